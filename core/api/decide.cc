@@ -8,6 +8,7 @@
 
 #include "abi/planted.h"
 #include "core/api/contest.h"
+#include "core/api/enter.h"
 #include "core/api/kept_decision.h"
 #include "core/api/limits.h"
 #include "core/api/region_trial.h"
@@ -491,6 +492,7 @@ Result<ModelReport> run(Deciding& d) {
     finish(d);
     note_rests(d, rested);
     keep_decision(d);
+    remember_pattern(d, d.candidates[winner]);
   });
   if (!std::exchange(d.session.wrote_other_sizes, true) && d.prepared) {
     const double start = now_s();

@@ -108,14 +108,14 @@ constexpr int64_t kBytesOfCounters = 1024;  // guard, record and table entry
 // Of a graph's value or operator: what one of them takes on the heap on the average, names and origins included.
 constexpr int64_t kBytesOfNode = 512;
 
-// What the calls of one size hold between two of them: graphs, arena, outputs that wait for the next call, and constants that passes
-// computed for this size alone.
-int64_t bytes_between_calls(const Prepared& prepared, const Plan* plan) {
+// What the calls of one size hold between two of them: graphs, arena, outputs that wait for the next call where they do, and constants
+// that passes computed for this size alone.
+int64_t bytes_between_calls(const Prepared& prepared, const Plan* plan, bool outputs_wait) {
   const auto nodes = static_cast<int64_t>(prepared.graph.ops.size() + prepared.graph.values.size());
   int64_t bytes = 3 * kBytesOfNode * nodes + prepared.own_constant_bytes;
   if (plan) bytes += plan->held_bytes();
   for (const Output& output : prepared.graph.outputs)
-    if (output.updates == kNone) bytes += prepared.graph.type(output.value).bytes();
+    if (outputs_wait && output.updates == kNone) bytes += prepared.graph.type(output.value).bytes();
   return bytes;
 }
 
@@ -145,9 +145,12 @@ void Deciding::make_calls(Candidate& candidate) {
 void Deciding::publish(CallFn call, std::shared_ptr<PlanGuard> guard, const std::shared_ptr<Plan>& plan) {
   Decision decision{call ? call_guard() : CallGuard(specs), std::move(call), std::move(guard)};
   decision.range = range;
+  decision.hot_after = hot_after;
   if (decision.call && report.disturbed.empty() && report.speedup != 1) decision.gain = report.speedup;
   if (for_range && plan) plan->lend_arena();
-  if (for_range) decision.bytes = kBytesOfCounters + (decision.call && prepared ? bytes_between_calls(*prepared, plan.get()) : 0);
+  const bool outputs_wait = session.device.kind == Device::kCpu;  // Plan::bind_outputs
+  if (for_range)
+    decision.bytes = kBytesOfCounters + (decision.call && prepared ? bytes_between_calls(*prepared, plan.get(), outputs_wait) : 0);
   if (plan && forms.views.empty() && !strides_may_differ(*plan))  // else what the caller gets is not what the plan makes
     decision.into = [plan, prepared = prepared](const Tensors& inputs, const Tensors& given) { return plan->run_into(inputs, given); };
   session.publish(std::make_shared<Decision>(std::move(decision)));

@@ -83,6 +83,7 @@ struct Deciding {
   bool sensitive = false;              // so is eager: nothing is shown by the model's answers alone
   std::shared_ptr<const SizeRange> range;  // whose choice this makes a plan of; null: it decides
   bool for_range = false;              // one of the sizes of ranges: kept by memory, not by number
+  uint64_t hot_after = 0;              // Decision::hot_after
   bool keeps_decision = true;          // every candidate had its race, and none was disturbed
   size_t launch_replay = 0;            // eager with launch replay, 0: there is none
   std::optional<CacheKey> ledger_key;  // none: no cache, or a graph without bytes

@@ -121,13 +121,14 @@ void DecisionThread::meet(const Tensors& inputs, double eager_ms) {
 
 // Under met_mutex_. Processors may have nothing else to do than to make a plan, but a GPU makes it beside the calls that it answers: there
 // a size that is met once or twice would cost the others more than it gains. One whose plan would have paid by now gets it: whatever
-// comes, eager's calls and the plan together cost no more than twice the least.
+// comes, eager's calls and the plan together cost no more than twice the least. So does one of several that find nothing to be made of.
 bool DecisionThread::is_paid(const Sizes& sizes, double eager_ms) {
-  if (session_.device.kind == Device::kCpu) return true;
+  if (session_.device.kind == Device::kCpu || session_.options.force == "compiled") return true;
   if (unpaid_.size() >= kMostLeft) unpaid_.clear();
   const uint64_t calls = ++unpaid_[sizes];
+  const bool paid = calls >= session_.ranges.calls_until_paid(sizes) || session_.ranges.have_missed_enough(sizes);
   if (calls == 1 && eager_ms > 0) session_.ranges.eager_began(sizes, eager_ms);
-  if (calls < session_.ranges.calls_until_paid(sizes)) return false;
+  if (!paid) return false;
   unpaid_.erase(sizes);
   return true;
 }
@@ -160,6 +161,18 @@ void DecisionThread::decide_again(const MetCall& call) {
     if (first_.empty()) first_ = session_.range_sizes(call.specs);
   }
   add({.call = call, .counted = true});
+}
+
+void DecisionThread::decide_hot(const Tensors& inputs) {
+  if (!refused_.empty() || fork_count() != forks_) return;
+  Result<MetCall> call = keep_call(inputs, session_.runtime.tensors());
+  if (call.ok()) add({.call = std::move(*call), .hot = true, .counted = true});
+}
+
+// A decision of the last kinds that were met is not forgotten for it.
+bool DecisionThread::has_room_for_hot() const {
+  const auto decisions = session_.table.now();
+  return std::ranges::count_if(*decisions, [](const auto& each) { return each->bytes == 0; }) < session_.options.max_shapes;
 }
 
 void DecisionThread::decide_when_idle(const MetCall& call) {
@@ -283,10 +296,11 @@ bool DecisionThread::decide(Task& task) {
     if (task.check) take_over_ranges(task.call);
     if (task.check && taken_over_) return false;
     if (task.check) return check_sizes(task);
+    if (task.hot && !has_room_for_hot()) return false;
     if (task.attempts == 0 && !task.when_idle) {  // over in a moment, and no race: it waits for nobody's turn
       (void)session_.runtime.tensors().synchronize(session_.device);
       const Result<Tensors> inputs = inputs_of(task.call);
-      if (inputs.ok() && !session_.find(*inputs)) {
+      if (inputs.ok() && (task.hot || !session_.find(*inputs))) {
         const Result<ModelReport> taken = session_.take_over(*inputs);
         if (taken.ok()) return task.when_idle = !taken->disturbed.empty();
       }
@@ -296,7 +310,7 @@ bool DecisionThread::decide(Task& task) {
     // The copies were enqueued on their callers' streams.
     (void)session_.runtime.tensors().synchronize(session_.device);
     Result<Tensors> inputs = inputs_of(task.call);
-    if (task.attempts == 0 && inputs.ok() && session_.find(*inputs)) return false;  // somebody had them compiled meanwhile
+    if (task.attempts == 0 && !task.hot && inputs.ok() && session_.find(*inputs)) return false;  // somebody had them compiled meanwhile
     const Result<ModelReport> report = inputs.ok() ? session_.compile(*inputs, true, task.attempts > 0) : inputs.status();
     if (queue_->stop) return false;
     // Of what others disturbed: what is chosen serves until then, and what a disturbed race of before chose was raced under load.

@@ -8,7 +8,8 @@
 // When it begins, and once more at the first size met, the thread looks whether an earlier process left ranges, and takes them over: the
 // plans of the sizes that brought them about are made before anybody calls. Else the first size is decided by itself. With the second,
 // what was decided is checked at more sizes, and ranges are made of what is found (core/api/size_ranges.h); a size that lies in one is
-// entered: its plan is made here, of the range's choice, and nothing is decided.
+// entered: its plan is made here, of the range's choice, and nothing is decided. Whose calls have lasted as long as a decision takes is
+// decided by itself after all: it may be recorded, and gets what is fastest at its sizes.
 //
 // A model whose calls may write state or draw random numbers is not decided here: deciding runs it, and puts back what
 // the runs left, while other calls are under way, whose writes and draws would be lost. The reports say so;
@@ -54,6 +55,8 @@ class DecisionThread {
   void decide_again(const MetCall& call);
   // The same after a decision that others disturbed, once the processors are idle. Any thread but this one.
   void decide_when_idle(const MetCall& call);
+  // Decides by itself about a size whose plan a range made: it is called so often that this pays. Unless as many are kept as may be.
+  void decide_hot(const std::vector<TensorRef>& inputs);
   // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread
   // but this one.
   bool settle(std::chrono::nanoseconds most);
@@ -67,6 +70,7 @@ class DecisionThread {
     Sizes sizes = {};       // where they may lie in a range; of a call that is decided by itself: empty
     bool check = false;     // find out what answers which sizes
     bool kept = false;      // of no call: take over what is kept
+    bool hot = false;        // a plan answers such calls
     bool when_idle = false;  // another try under load would tell as little
     bool counted = false;   // among those that are decided, should no range hold it
   };
@@ -103,6 +107,7 @@ class DecisionThread {
   // Of a call whose sizes turned out to lie in no range: whether it may be decided by itself.
   bool counts(const Task& task);
   void done_with(const Task& task);
+  bool has_room_for_hot() const;
   bool is_paid(const Sizes& sizes, double eager_ms);
   void say_full(const std::vector<TensorSpec>& specs);
   static double growth_of(const ModelReport& met);

@@ -14,6 +14,8 @@ namespace keirin {
 namespace {
 
 constexpr size_t kMostPatterns = 16;
+constexpr size_t kMostTriedPatterns = 3;      // of one size
+constexpr double kLeastDecidingSeconds = 2;  // where it was not seen yet in this process, or found in the cache
 
 // What eager returns for a graph whose outputs are new tensors, laid out row by row. None where they are anything else.
 std::optional<OutputForms> plain_forms(const Graph& captured, Device device) {
@@ -31,7 +33,8 @@ bool same_forms(const OutputForms& a, const OutputForms& b) {
   return a.views.empty() && b.views.empty() && std::ranges::equal(a.specs, b.specs, same);
 }
 
-// What runs of equal kinds are expected to have alike: which sizes are 1, and which of them are equal.
+// What runs of equal kinds are expected to have alike: which sizes are 1, and which of them are equal. There what is a view at one size may
+// be none at another.
 Sizes kind_of(const Sizes& sizes) {
   Sizes out;
   for (const int64_t size : sizes) out.push_back(size == 1 ? -1 : std::ranges::find(sizes, size) - sizes.begin());
@@ -93,26 +96,37 @@ bool is_plain(const Deciding& d) {
   return again.ok() && text_of(again->graph) == text_of(d.prepared->captured.graph);
 }
 
-void remember(Deciding& d, const Candidate& candidate) {
+}  // namespace
+
+void remember_pattern(Deciding& d, const Candidate& candidate) {
   const BuiltPlan& built = candidate.built;
-  if (!candidate.is_plan() || !built.lost.empty() || built.repaired || !is_plain(d)) return;
   const Sizes sizes = d.session.range_sizes(d.specs);
+  if (!d.session.decisions || !d.session.options.ranges || sizes.empty()) return;
+  if (!candidate.is_plan() || !built.lost.empty() || built.repaired || !is_plain(d)) return;
+  const bool writes = std::ranges::any_of(d.session.model->program.graph.nodes, [](const pt2::Node& node) { return keirin::writes(node); });
   auto pattern = std::make_shared<SizePattern>(
-      SizePattern{candidate.report.name, sizes, d.seen, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
+      SizePattern{built.name, sizes, d.seen, writes, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
   for (const BuiltRegion& region : built.regions) pattern->executables.push_back(built.plan->steps()[region.step].executable);
   auto& patterns = d.session.patterns;
   if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
   patterns.push_back(std::move(pattern));
   d.session.has_pattern = true;
+  d.session.ranges.may_be_quicker();
+  d.session.ranges.tried_at_once(sizes, true);
 }
 
-// Of this choice and of sizes of this kind, the nearest first: a plugin may fuse otherwise where sizes are small.
+namespace {
+
+// Of this choice, those of sizes of this kind first, the nearest first of them: a plugin may fuse otherwise where sizes are small. Of other
+// kinds too where nothing is written: then it does not matter what is a view and what is a copy.
 std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d) {
   const Sizes sizes = d.session.range_sizes(d.specs), kind = kind_of(sizes);
   std::vector<std::shared_ptr<const SizePattern>> out;
   for (const auto& each : d.session.patterns)
-    if (each->choice == d.range->piece.choice && kind_of(each->sizes) == kind) out.push_back(each);
-  std::ranges::stable_sort(out, {}, [&](const auto& pattern) { return distance(pattern->sizes, sizes); });
+    if (each->choice == d.range->piece.choice && (!each->writes || kind_of(each->sizes) == kind)) out.push_back(each);
+  std::ranges::stable_sort(out, {}, [&](const auto& pattern) {
+    return std::pair(kind_of(pattern->sizes) != kind, distance(pattern->sizes, sizes));
+  });
   return out;
 }
 
@@ -120,7 +134,7 @@ Result<Candidate> of_pattern(Deciding& d) {
   const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
   const std::string& choice = d.range->piece.choice;
   const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d);
-  if (patterns.empty()) return unsupported("no size of this kind has a plan yet");
+  if (patterns.empty()) return unsupported("no size like it has a plan yet");
   const std::optional<PlanChoice> how = find_choice(d.session, choice);
   if (!how) return unsupported("the choice is not a plan");
   KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &patterns[0]->seen, SeenAt::kOtherSizes));
@@ -134,8 +148,9 @@ Result<Candidate> of_pattern(Deciding& d) {
   const double start = now_s();
   const Hash structure = structure_of(d.prepared->graph);
   Result<BuiltPlan> built = unsupported("the graph has another structure at this size");
-  for (size_t i = 0; i < patterns.size() && !built.ok(); ++i)
-    if (patterns[i]->structure == structure) built = build_plan(d.session, *d.prepared, *how, patterns[i].get());
+  size_t tried = 0;
+  for (size_t i = 0; i < patterns.size() && !built.ok() && tried < kMostTriedPatterns; ++i)
+    if (patterns[i]->structure == structure && ++tried) built = build_plan(d.session, *d.prepared, *how, patterns[i].get());
   KRN_TRY(built.status());
   Candidate candidate;
   candidate.report.name = choice;
@@ -179,14 +194,30 @@ Result<Candidate> candidate_of_range(Deciding& d, bool& looked) {
   candidate.report.plugin = candidate.built.plugin;
   d.make_calls(candidate);
   d.stage("plan", now_s() - start);
-  remember(d, candidate);
+  remember_pattern(d, candidate);
   looked = true;
   return candidate;
+}
+
+// A size is hot whose calls have lasted as long as it takes to decide about it: then no more than twice the least was spent, whatever
+// comes.
+uint64_t calls_until_hot(const Deciding& d) {
+  double seconds = 0;
+  {
+    const std::lock_guard lock(d.session.report_mutex);
+    for (const ModelReport& report : d.session.reports) {
+      double all = 0;
+      for (const auto& [stage, each] : report.stage_seconds) all += each;
+      seconds = std::max(seconds, all);
+    }
+  }
+  return d.session.ranges.calls_that_last(d.session.range_sizes(d.specs), std::max(seconds, kLeastDecidingSeconds));
 }
 
 void put_in_service(Deciding& d, Candidate candidate, bool at_once) {
   std::shared_ptr<PlanGuard> guard = service_guard(d, candidate.report.name, candidate.report.plugin);
   d.session.ranges.entered(candidate.built.kernels_generated, d.report.stage_seconds, at_once);
+  d.hot_after = calls_until_hot(d);
   d.publish(std::move(candidate.call), std::move(guard), candidate.built.plan);
 }
 
@@ -204,7 +235,6 @@ Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& ran
     return Status(Code::k_exhausted, "a worker was killed, or memory or disk ran out; the size is entered when it is met later");
   if (candidate.ok() && candidate->call) {
     put_in_service(d, std::move(*candidate), !looked);
-    if (looked) session.ranges.may_be_quicker();
     return {};
   }
   d.publish({}, {});  // what cannot be made is not asked for again

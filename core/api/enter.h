@@ -6,12 +6,16 @@
 #include <memory>
 #include <vector>
 
+#include "core/api/deciding.h"
 #include "core/api/session_impl.h"
 
 namespace keirin {
 
 // All under the session's compile_mutex.
-//
+
+// Has plans of the same choice for other sizes be made as this candidate's was, if it is one of a plan and its program allows that.
+void remember_pattern(Deciding& d, const Candidate& candidate);
+
 // Makes a plan of the range's choice for calls like one with these inputs and publishes it: by enter_at_once, else eager runs once, to be
 // looked at, and code is generated for a structure that was not met. Eager answers such calls from then on where no plan can be made, also
 // where the error says why; `exhausted`: the machine let it down, nothing was published.

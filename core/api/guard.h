@@ -65,7 +65,8 @@ struct ServiceRecord {
 struct PlanGuard {
   using Tensors = std::vector<TensorRef>;
   std::shared_ptr<ServiceRecord> record = std::make_shared<ServiceRecord>();
-  std::atomic<uint64_t> last_used{0};        // the number that the session gave its last call; of plans, the least goes first
+  std::atomic<uint64_t> calls{0};             // that came to it, of a size of a range
+  std::atomic<uint64_t> last_used{0};         // the number that the session gave its last call; of plans, the least goes first
   uint64_t sample_rate = 0, shadow_rate = 0;  // 0: never checked
   // What is wrong with the outputs of a call, in words; empty if nothing is, or if it could not be told.
   std::function<std::string(const Tensors& inputs, const Tensors& outputs)> check;

@@ -182,6 +182,7 @@ Result<std::vector<TensorRef>> Session::Impl::call(const std::vector<TensorRef>&
   if (padded) return answer_padded(decision, *padded, inputs);
   const uint64_t number = count(by_plan) + 1;
   if (decision->bytes > 0) decision->guard->last_used.store(number, std::memory_order_relaxed);
+  if (decision->hot_after > 0 && count(decision->guard->calls) + 1 == decision->hot_after && decisions) decisions->decide_hot(inputs);
   if (decision->is_chain) return decision->call(inputs);
   return answer(*decision, inputs, nullptr, given);
 }

@@ -41,6 +41,7 @@ struct Decision {
   bool is_chain = false;           // an error of `call` is eager's own, and what came before it was written
   std::shared_ptr<const SizeRange> range = nullptr;  // whose choice it is; null: it was decided by itself
   double gain = 0;                 // of `call` over eager at its sizes, as it was raced; 0: not known
+  uint64_t hot_after = 0;          // of a size that ranges hold: with so many calls it is decided by itself; 0: never
   int64_t bytes = 0;               // of a size that ranges hold, what it keeps; 0: it counts by number (max_shapes)
 
   uint64_t key() const { return admits.key(); }

@@ -14,12 +14,15 @@
 namespace keirin {
 namespace {
 
+constexpr double kClearlyFaster = 1.1;  // than eager, by times that the race took of both but did not compare
 constexpr double kNearFastest = 1.05;  // a candidate so near the fastest is as good: below it, choices flip from race to race
 constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
 constexpr int kDrawn = 3;
 constexpr size_t kMostTried = 64;         // sizes that are remembered of tried_at_once
-constexpr int kMostTries = 8;             // sizes in a row whose plans could not be made of what was there
-constexpr size_t kFirstCalls = 15;        // of eager's, whose median counts
+constexpr int kMostTries = 8;             // to find out what making a plan of what is there takes
+constexpr size_t kMostBegun = 4096;       // sizes of which is remembered that eager was called
+constexpr size_t kFirstCalls = 64;        // of eager's that are remembered,
+constexpr size_t kNearest = 5;            // of which the median of so many counts
 
 constexpr const char* kEager = "eager";
 
@@ -40,11 +43,16 @@ std::set<std::string> distrusted(const std::vector<CheckedSizes>& checks) {
 Answers answers_at(const CheckedSizes& check, const std::set<std::string>& distrusted) {
   Answers out;
   double fastest = std::numeric_limits<double>::infinity();
+  const auto eager = std::ranges::find(check.candidates, kEager, &CandidateReport::name);
+  // Of no range's size is there a recording: where a recording was what the race compared with, eager's own time is what counts.
+  const bool against_recording = eager != check.candidates.end() && eager->reason != "baseline" && eager->milliseconds > 0;
   const auto may_answer = [&](const CandidateReport& c) {
     if (is_recording(c) || (distrusted.count(c.name) > 0 && !KRN_PLANTED(range_trusts))) return false;
     if (c.name == "replay") return check.chosen == c.name || check.disturbed;
     if (c.plugin.empty() || !c.verified) return false;
-    return check.disturbed || c.reason == "faster" || c.reason == "forced";
+    if (check.disturbed || c.reason == "faster" || c.reason == "forced") return true;
+    const bool was_timed = c.milliseconds > 0 && (c.reason == "slower" || c.reason == "inside_noise" || c.reason == "not_raced");
+    return against_recording && was_timed && c.milliseconds * kClearlyFaster < eager->milliseconds;
   };
   for (const CandidateReport& c : check.candidates)
     if (may_answer(c)) {
@@ -259,11 +267,11 @@ void SizeRanges::close_range(size_t number, const std::string& why) {
 
 void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once) {
   const std::lock_guard lock(mutex_);
-  if (std::exchange(at_once_, at_once) != at_once) making_seconds_ = 0, made_ = 0;
-  ++entered_, ++made_;
-  if (at_once) ++num_at_once_, tries_ = 0;
+  Making& making = at_once ? of_what_is_there_ : anew_;
+  ++entered_, ++making.plans;
+  if (at_once) ++num_at_once_;
   for (const auto& [name, seconds] : stages) {
-    making_seconds_ += seconds;
+    making.seconds += seconds;
     const auto found = std::ranges::find(enter_seconds_, name, &std::pair<std::string, double>::first);
     if (found == enter_seconds_.end()) enter_seconds_.emplace_back(name, seconds);
     else found->second += seconds;
@@ -273,8 +281,7 @@ void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair
 
 void SizeRanges::may_be_quicker() {
   const std::lock_guard lock(mutex_);
-  if (at_once_ || tries_++ >= kMostTries) return;
-  making_seconds_ = 0, made_ = 0;
+  ++tries_;
 }
 
 void SizeRanges::tried_at_once(const Sizes& sizes, bool sufficed) {
@@ -286,24 +293,37 @@ void SizeRanges::tried_at_once(const Sizes& sizes, bool sufficed) {
 
 void SizeRanges::eager_began(const Sizes& sizes, double milliseconds) {
   const std::lock_guard lock(mutex_);
+  if (begun_.size() >= kMostBegun) begun_.clear();
+  begun_.insert(sizes);
   const std::optional<double> expected = timed_at(kEager, volume_of(sizes));
   if (!expected) return;
-  began_ms_.push_back(milliseconds - *expected);
+  began_ms_.emplace_back(sizes, milliseconds - *expected);
   if (began_ms_.size() > kFirstCalls) began_ms_.pop_front();
 }
 
 bool SizeRanges::pays_at_once(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
-  if (!range || !at_once_ || made_ == 0) return false;
-  const auto nearest = std::ranges::min_element(tried_, {}, [&](const auto& each) { return distance(each.first, sizes); });
-  if (nearest != tried_.end() && !nearest->second) return false;
+  if (!range || of_what_is_there_.plans == 0 || !is_there_for(sizes)) return false;
   const std::optional<double> saved = saved_at(*range, volume_of(sizes));
-  if (!saved) return false;
-  std::vector<double> began(began_ms_.begin(), began_ms_.end());
-  std::ranges::sort(began);
-  const double beyond = began.empty() ? 0 : std::max(0.0, began[began.size() / 2]);
-  return making_ms() < *saved + beyond;
+  return saved && of_what_is_there_.ms() < *saved + began_beyond_ms(sizes);
+}
+
+// Nearest to it, of the sizes that were tried.
+bool SizeRanges::is_there_for(const Sizes& sizes) const {
+  const auto nearest = std::ranges::min_element(tried_, {}, [&](const auto& each) { return distance(each.first, sizes); });
+  return nearest == tried_.end() || nearest->second;
+}
+
+bool SizeRanges::have_missed_enough(const Sizes& sizes) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<const SizeRange> range = range_of(sizes);
+  if (!range || is_there_for(sizes)) return false;
+  const double first = begun_.contains(sizes) ? 0 : began_beyond_ms(sizes) - of_what_is_there_.ms();
+  missed_ms_ += std::max(0.0, saved_at(*range, volume_of(sizes)).value_or(0) + first);
+  if (anew_.plans == 0 || missed_ms_ < anew_.ms()) return false;
+  missed_ms_ = 0;
+  return true;
 }
 
 void SizeRanges::let_go(size_t plans) {
@@ -311,7 +331,18 @@ void SizeRanges::let_go(size_t plans) {
   let_go_ += plans;
 }
 
-double SizeRanges::making_ms() const { return making_seconds_ * 1e3 / static_cast<double>(made_); }
+// What eager's libraries plan at a first call depends on the sizes: of small attention, nothing. Nor at a second call.
+double SizeRanges::began_beyond_ms(const Sizes& sizes) const {
+  if (begun_.contains(sizes)) return 0;
+  std::vector<std::pair<double, double>> nearest;  // distance, milliseconds
+  for (const auto& [at, ms] : began_ms_) nearest.emplace_back(distance(at, sizes), ms);
+  const size_t count = std::min(kNearest, nearest.size());
+  if (count == 0) return 0;
+  std::ranges::partial_sort(nearest, nearest.begin() + static_cast<ptrdiff_t>(count));
+  nearest.resize(count);
+  std::ranges::sort(nearest, {}, &std::pair<double, double>::second);
+  return std::max(0.0, nearest[count / 2].second);
+}
 
 // Between the checked sizes as if time grew evenly with the volume, outside of them as at the nearest.
 std::optional<double> SizeRanges::timed_at(const std::string& candidate, int64_t volume) const {
@@ -338,9 +369,18 @@ std::optional<double> SizeRanges::saved_at(const SizeRange& range, int64_t volum
 uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
-  if (made_ == 0 || !range) return 1;
+  if (!range) return 1;
+  if (of_what_is_there_.plans == 0 && tries_ > 0 && tries_ <= kMostTries) return 1;
+  const Making& making = of_what_is_there_.plans > 0 && is_there_for(sizes) ? of_what_is_there_ : anew_;
   const double saved = saved_at(*range, volume_of(sizes)).value_or(0);
-  return saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making_ms() / saved))) : 1;
+  return making.plans > 0 && saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making.ms() / saved))) : 1;
+}
+
+uint64_t SizeRanges::calls_that_last(const Sizes& sizes, double seconds) const {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<const SizeRange> range = range_of(sizes);
+  const std::optional<double> own = range ? timed_at(range->piece.choice, volume_of(sizes)) : std::nullopt;
+  return own && *own > 0 ? static_cast<uint64_t>(std::ceil(std::max(1.0, seconds * 1e3 / *own))) : 0;
 }
 
 RangesReport SizeRanges::report(const std::vector<std::string>& names) const {

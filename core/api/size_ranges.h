@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,20 +94,25 @@ class SizeRanges {
   bool is_closed(const std::string& choice) const;
   // A plan was made for one more size; `stages`: the seconds that each took. `at_once`: of what was there.
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
-  // From now on plans may be made of what is there, and what making one takes is to be found out again; unless it seldom is so.
+  // From now on plans may be made of what is there: what making one takes so is to be found out, unless that fails time and again.
   void may_be_quicker();
-  // Whether what was there sufficed at these sizes.
+  // Whether what was there sufficed at these sizes, or does by now.
   void tried_at_once(const Sizes& sizes, bool sufficed);
   // Eager's first call of these sizes kept its caller so long; on a device its libraries plan then.
   void eager_began(const Sizes& sizes, double milliseconds);
   // Whether a call of these sizes that waits for its plan is expected to be answered sooner than by eager: what was there sufficed at the
   // nearest sizes that were tried, such plans took less to be made, on the average, than they save by what was timed at the checked sizes,
-  // and than eager's first calls took beyond that.
+  // and than eager's first calls took beyond that at the nearest sizes.
   bool pays_at_once(const Sizes& sizes) const;
+  // What is there does not suffice for a call of these sizes, which eager answered: whether all such calls together have lost by now what a
+  // plan takes that is made anew, after which more of them find what they need.
+  bool have_missed_enough(const Sizes& sizes);
   void let_go(size_t plans);
   // How many calls of these sizes a plan would have to answer until it has saved the time that making one takes, on the average of those
-  // that were made, by what was timed at the checked sizes. 1 where one of the two is not known, and in no range.
+  // that were made as this one will be, by what was timed at the checked sizes. 1 where one of the two is not known, and in no range.
   uint64_t calls_until_paid(const Sizes& sizes) const;
+  // How many calls of these sizes last as long as `seconds`, by what was timed of the range's choice at the checked sizes; 0: not known.
+  uint64_t calls_that_last(const Sizes& sizes, double seconds) const;
   // For reports; without ranges: empty. `names` of the free sizes.
   RangesReport report(const std::vector<std::string>& names) const;
 
@@ -116,7 +122,8 @@ class SizeRanges {
   std::shared_ptr<const SizeRange> range_of(const Sizes& sizes) const;
   std::optional<double> timed_at(const std::string& candidate, int64_t volume) const;
   std::optional<double> saved_at(const SizeRange& range, int64_t volume) const;
-  double making_ms() const;
+  bool is_there_for(const Sizes& sizes) const;
+  double began_beyond_ms(const Sizes& sizes) const;
 
   mutable std::mutex mutex_;  // guards what follows
   SizeBox box_;
@@ -127,12 +134,17 @@ class SizeRanges {
   std::vector<CheckedSizes> checks_;
   std::vector<std::pair<std::string, double>> enter_seconds_;
   uint64_t entered_ = 0, num_at_once_ = 0, kernels_generated_ = 0, let_go_ = 0;
-  double making_seconds_ = 0;  // of `made_` plans, the last ones that were made alike
-  uint64_t made_ = 0;
-  int tries_ = 0;              // of may_be_quicker since the last plan that was made so
-  bool at_once_ = false;       // they were made of what was there
+  struct Making {
+    double seconds = 0;
+    uint64_t plans = 0;
+    double ms() const { return plans == 0 ? 0 : seconds * 1e3 / static_cast<double>(plans); }
+  };
+  Making anew_, of_what_is_there_;
+  int tries_ = 0;              // of may_be_quicker
+  double missed_ms_ = 0;       // see have_missed_enough
   std::deque<std::pair<Sizes, bool>> tried_;  // of tried_at_once, the last ones
-  std::deque<double> began_ms_;  // of eager's last first calls, beyond what is expected of a call
+  std::set<Sizes> begun_;      // of which eager was called
+  std::deque<std::pair<Sizes, double>> began_ms_;  // of eager's last first calls, beyond what is expected of a call
 };
 
 }  // namespace keirin

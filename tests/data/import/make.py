@@ -504,6 +504,15 @@ class PicksRows(nn.Module):
         return self.table(index).sum(1)
 
 
+class RangesChain(nn.Module):
+    """Two dozen walks over memory where one would do: whoever fuses them is many times as fast."""
+
+    def forward(self, x):
+        for _ in range(6):
+            x = torch.relu(x * 1.25 + 0.5) - 0.75
+        return x
+
+
 class Pointwise(nn.Module):
     def forward(self, x):
         return torch.relu(x) * 2 + 1
@@ -575,6 +584,8 @@ def cases():
     nodes, edges = torch.export.Dim("nodes", min=2, max=256), torch.export.Dim("edges", min=2, max=1024)
     graph = (torch.randn(9, 8), torch.randint(0, 9, (2, 20)))
     yield "ranges_graph", RangesGraph().eval(), graph, {"x": {0: nodes}, "edges": {1: edges}}, 1
+    torch.manual_seed(0)
+    yield "ranges_chain", RangesChain().eval(), (torch.randn(3, 256),), {"x": {0: batch(1, 8192)}}, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):

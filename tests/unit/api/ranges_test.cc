@@ -174,6 +174,40 @@ TEST(Ranges, AreNoneWhereTheOptionSaysSoOrOneSizeIsMet) {
   EXPECT_TRUE(ranges_of(*one).ranges.empty());
 }
 
+// Timed, unlike the others: two dozen walks over memory against one, so that any machine finds the plan faster by far.
+TEST(Ranges, ACallWaitsForItsPlanWhereThatPaysAndAnOftenMetSizeIsDecidedByItself) {
+  const uint64_t compiled = compiles_on_requests();
+  Options options = options_of("");
+  options.plugins = {"cpu"};
+  options.race_seconds = 0.3;
+  auto session = open("ranges_chain", options);
+  meet(*session, {{4000}, {6000}});
+  ASSERT_FALSE(ranges_of(*session).ranges.empty()) << explain_text(session->reports().back());
+  ASSERT_NE(ranges_of(*session).ranges.back().choice, "eager") << explain_text(session->reports().back());
+  meet(*session, {{5000}});  // what making such a plan takes is found out beside calls
+  ASSERT_EQ(ranges_of(*session).at_once, 1u) << "of what the checked sizes' plans were made of";
+  for (const int64_t rows : {5003, 7001, 4501}) {
+    const Tensors inputs = inputs_of(*session, {rows});
+    const uint64_t before = session->activity().by_plan;
+    const auto answer = session->call(inputs), eager = session->call_eager(inputs);
+    ASSERT_TRUE(answer.ok() && eager.ok());
+    EXPECT_EQ(session->activity().by_plan, before + 1) << "the first call of " << rows << " rows";
+    EXPECT_LT(difference(*answer, *eager), 1e-5);
+  }
+  EXPECT_EQ(ranges_of(*session).at_once, 4u);
+  EXPECT_EQ(compiles_on_requests(), compiled);
+
+  const size_t reports = session->reports().size();
+  const Tensors often = inputs_of(*session, {7001});
+  const auto start = std::chrono::steady_clock::now();
+  while (session->reports().size() == reports && std::chrono::steady_clock::now() - start < kLong) ASSERT_TRUE(session->call(often).ok());
+  ASSERT_EQ(session->reports().size(), reports + 1);
+  EXPECT_EQ(session->reports().back().sizes[0].value, 7001);
+  EXPECT_GT(session->reports().back().candidates.size(), 1u);
+  EXPECT_TRUE(session->is_decided(often));
+  EXPECT_EQ(compiles_on_requests(), compiled);
+}
+
 int64_t resident_bytes() {
   int64_t pages = 0, resident = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident;

@@ -66,6 +66,23 @@ TEST(Divide, ARecordingAnswersNoOtherSize) {
   EXPECT_EQ(text(divide({at(1, {plan("eager+launch_replay", 1)})})), "1..1:eager");
 }
 
+// Where the race compared with a recording, whoever lost to that may still be far ahead of eager, which is what a size between gets else.
+TEST(Divide, WhatLostToARecordingIsComparedWithEager) {
+  const auto beside = [](double ms, const std::string& reason, const std::string& eagers) {
+    CandidateReport eager = plan("eager", 4, eagers);
+    eager.plugin.clear();
+    return text(divide({at(1, {eager, plan("eager+launch_replay", 0.8, "baseline"), plan("cuda/all", ms, reason)})}));
+  };
+  for (const char* reason : {"slower", "inside_noise", "not_raced"}) {
+    EXPECT_EQ(beside(1, reason, "inside_noise"), "1..1:cuda/all") << reason;
+    EXPECT_EQ(beside(3.9, reason, "inside_noise"), "1..1:eager") << reason << ": too near without a race";
+    EXPECT_EQ(beside(1, reason, "baseline"), "1..1:eager") << reason << ": the race compared with eager";
+    EXPECT_EQ(beside(0, reason, "inside_noise"), "1..1:eager") << reason << ": not timed";
+  }
+  EXPECT_EQ(beside(1, "wrong_result", "inside_noise"), "1..1:eager");
+  EXPECT_EQ(beside(1, "memory", "inside_noise"), "1..1:eager");
+}
+
 TEST(Divide, ADisturbedRaceContradictsNothingAndShowsNothing) {
   const auto disturbed = [](int64_t size) { return at(size, {plan("cpu/all", 0, "disturbed")}, true); };
   EXPECT_EQ(text(divide({at(1, {plan("cpu/all", 1)}), disturbed(8), at(64, {plan("cpu/all", 1)})})), "1..64:cpu/all");
@@ -153,14 +170,17 @@ TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
   EXPECT_EQ(ranges.calls_until_paid({3}), 1u) << "eager's sizes take no plan";
   EXPECT_EQ(ranges.calls_until_paid({5000}), 1u) << "in no range";
   ranges.may_be_quicker();
+  EXPECT_FALSE(ranges.pays_at_once({204})) << "nobody knows";
   EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "what making one takes now is to be found out";
   ranges.entered(0, {{"plan", 0.006}}, true);
   EXPECT_EQ(ranges.calls_until_paid({10}), 2u);
   EXPECT_FALSE(ranges.pays_at_once({10})) << "6 ms for 3";
   EXPECT_TRUE(ranges.pays_at_once({204})) << "6 ms for 6.5";
   EXPECT_FALSE(ranges.pays_at_once({3})) << "eager's";
-  for (const double ms : {10.0, 5.1, 40.0}) ranges.eager_began({10}, ms);  // 4.9 ms beyond the 5.07 of any call, in the median
+  for (const auto& [size, ms] : std::vector<std::pair<int64_t, double>>{{9, 10.0}, {11, 5.1}, {13, 40.0}, {300, 16}})
+    ranges.eager_began({size}, ms);  // 4.9 ms beyond the 5.1 of any call, in the median, of which 300 is not one of the nearest
   EXPECT_TRUE(ranges.pays_at_once({10})) << "eager's first call takes longer than its others";
+  EXPECT_FALSE(ranges.pays_at_once({11})) << "which was made at this size";
   ranges.tried_at_once({40}, true);
   ranges.tried_at_once({10}, false);
   EXPECT_FALSE(ranges.pays_at_once({10}));
@@ -168,15 +188,18 @@ TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
   EXPECT_TRUE(ranges.pays_at_once({30}));
   ranges.tried_at_once({10}, true);
   EXPECT_TRUE(ranges.pays_at_once({12})) << "then it did";
-  for (int i = 0; i < 9; ++i) {
-    ranges.entered(0, {{"plan", 0.030}});
-    ranges.may_be_quicker();
-  }
-  EXPECT_FALSE(ranges.pays_at_once({204})) << "no plan was made so for long";
-  EXPECT_EQ(ranges.calls_until_paid({10}), 10u);
+  EXPECT_EQ(ranges.calls_that_last({10}, 0.2), 98u) << "of 2.04 ms each";
+  EXPECT_EQ(ranges.calls_that_last({5000}, 0.2), 0u);
+  ranges.tried_at_once({100}, false);
+  EXPECT_EQ(ranges.calls_until_paid({100}), 7u) << "where what is there does not suffice, a plan takes 30 ms as ever, to save 4.4";
+  int calls = 1;
+  while (!ranges.have_missed_enough({100}) && calls < 1000) ++calls;
+  EXPECT_EQ(calls, 9) << "30 ms are lost by 3.5 each: 4.6 that are saved and 4.9 of eager's first calls, less the 6 of a plan";
+  EXPECT_FALSE(ranges.have_missed_enough({100})) << "then it begins anew";
+  EXPECT_FALSE(ranges.have_missed_enough({30})) << "where it suffices nothing is missed";
   const std::vector<CheckedSizes> square = {{{4, 4}, "", false, {plan("eager", 5), plan("cpu/all", 2)}}};
   ranges.set({{1, 1}, {10, 10}}, {{1, 100, "cpu/all"}}, square);
-  EXPECT_EQ(ranges.calls_until_paid({2, 10}), 10u);
+  EXPECT_EQ(ranges.calls_until_paid({2, 10}), 2u);
   EXPECT_EQ(ranges.calls_until_paid({1, 20}), 1u) << "as many elements, but not inside";
 }
 
