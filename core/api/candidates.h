@@ -71,7 +71,7 @@ struct SizePattern {
   std::string choice;  // PlanChoice::name
   Sizes sizes;
   ObservedRun seen;    // eager's run of these sizes
-  bool writes = false;  // the program does: memory that values may share then
+  bool shows_views = false;  // whether eager makes a view or a copy is seen in what the program writes or returns
   Hash structure{};    // of the graph that its plan was made of, without its sizes (enter.cc)
   ClaimedOps claimed;
   std::vector<std::shared_ptr<Executable>> executables;  // by region, in the order of the plan

@@ -82,6 +82,22 @@ bool writes_what_may_be_a_copy(const pt2::Program& program) {
   return false;
 }
 
+// Whether somebody sees what is a view at some sizes and a copy at others: who writes, or who gets an output that shares memory with another
+// one, an input or a weight.
+bool shows_views(const pt2::Graph& graph) {
+  if (std::ranges::any_of(graph.nodes, [](const pt2::Node& node) { return writes(node); })) return true;
+  const LaterWrites memory(graph, {});
+  std::vector<std::string> others;
+  for (const pt2::Argument& input : graph.inputs)
+    for (std::string& name : input.names()) others.push_back(std::move(name));
+  for (const pt2::Argument& output : graph.outputs)
+    for (const std::string& name : output.names()) {
+      if (std::ranges::any_of(others, [&](const std::string& other) { return memory.share(name, other); })) return true;
+      others.push_back(name);
+    }
+  return false;
+}
+
 // Whether what eager's run showed of this program is all that there is to say of it at other sizes: it writes nothing and returns new
 // tensors, and with what was seen taken as of other sizes the file gives the same graph.
 bool is_plain(const Deciding& d) {
@@ -103,9 +119,8 @@ void remember_pattern(Deciding& d, const Candidate& candidate) {
   const Sizes sizes = d.session.range_sizes(d.specs);
   if (!d.session.decisions || !d.session.options.ranges || sizes.empty()) return;
   if (!candidate.is_plan() || !built.lost.empty() || built.repaired || !is_plain(d)) return;
-  const bool writes = std::ranges::any_of(d.session.model->program.graph.nodes, [](const pt2::Node& node) { return keirin::writes(node); });
-  auto pattern = std::make_shared<SizePattern>(
-      SizePattern{built.name, sizes, d.seen, writes, structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
+  auto pattern = std::make_shared<SizePattern>(SizePattern{built.name, sizes, d.seen, shows_views(d.session.model->program.graph),
+                                                           structure_of(d.prepared->graph), built.claimed, {}, d.prepared});
   for (const BuiltRegion& region : built.regions) pattern->executables.push_back(built.plan->steps()[region.step].executable);
   auto& patterns = d.session.patterns;
   if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
@@ -118,12 +133,12 @@ void remember_pattern(Deciding& d, const Candidate& candidate) {
 namespace {
 
 // Of this choice, those of sizes of this kind first, the nearest first of them: a plugin may fuse otherwise where sizes are small. Of other
-// kinds too where nothing is written: then it does not matter what is a view and what is a copy.
+// kinds too where nobody sees what is a view and what is a copy.
 std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d) {
   const Sizes sizes = d.session.range_sizes(d.specs), kind = kind_of(sizes);
   std::vector<std::shared_ptr<const SizePattern>> out;
   for (const auto& each : d.session.patterns)
-    if (each->choice == d.range->piece.choice && (!each->writes || kind_of(each->sizes) == kind)) out.push_back(each);
+    if (each->choice == d.range->piece.choice && (!each->shows_views || kind_of(each->sizes) == kind)) out.push_back(each);
   std::ranges::stable_sort(out, {}, [&](const auto& pattern) {
     return std::pair(kind_of(pattern->sizes) != kind, distance(pattern->sizes, sizes));
   });

@@ -27,6 +27,8 @@ class LaterWrites {
   bool of(const std::string& value, size_t node) const;
   // Whether any node may, of an input of the graph.
   bool ever_of(const std::string& input) const;
+  // Whether two values may share memory.
+  bool share(const std::string& a, const std::string& b) const { return root(a) == root(b); }
 
  private:
   void read(const pt2::Node& node, size_t number);

@@ -513,6 +513,13 @@ class RangesChain(nn.Module):
         return x
 
 
+class RangesTurned(nn.Module):
+    """What is turned round is a copy, but of one row, of which it is the input itself."""
+
+    def forward(self, x):
+        return torch.relu(x) * 2, x.permute(1, 0, 2).contiguous()
+
+
 class Pointwise(nn.Module):
     def forward(self, x):
         return torch.relu(x) * 2 + 1
@@ -586,6 +593,9 @@ def cases():
     yield "ranges_graph", RangesGraph().eval(), graph, {"x": {0: nodes}, "edges": {1: edges}}, 1
     torch.manual_seed(0)
     yield "ranges_chain", RangesChain().eval(), (torch.randn(3, 256),), {"x": {0: batch(1, 8192)}}, 1
+    torch.manual_seed(0)
+    turned = {0: batch(1, 64), 1: torch.export.Dim("width", min=2, max=32)}
+    yield "ranges_turned", RangesTurned().eval(), (torch.randn(3, 4, 5),), {"x": turned}, 1
 
 
 def write(folder, name, model, args, dynamic, calls, functional=False):

@@ -174,6 +174,25 @@ TEST(Ranges, AreNoneWhereTheOptionSaysSoOrOneSizeIsMet) {
   EXPECT_TRUE(ranges_of(*one).ranges.empty());
 }
 
+// A plan of one row is not made of one of several, where eager's copy is the input itself.
+TEST(Ranges, AnOutputThatIsTheInputAtOneSizeIsItThere) {
+  auto session = open("ranges_turned", options_of());
+  meet(*session, {{4, 6}, {6, 9}});
+  ASSERT_FALSE(ranges_of(*session).ranges.empty());
+  for (const int64_t rows : {5, 1, 3}) {
+    const Sizes sizes{rows, 7};
+    meet(*session, {sizes});
+    const Tensors inputs = inputs_of(*session, sizes);
+    const uint64_t before = session->activity().by_plan;
+    const auto answer = session->call(inputs), eager = session->call_eager(inputs);
+    ASSERT_TRUE(answer.ok() && eager.ok());
+    EXPECT_EQ(session->activity().by_plan, before + 1);
+    EXPECT_EQ(difference(*answer, *eager), 0);
+    EXPECT_EQ((*eager)[1]->data() == inputs[0]->data(), rows == 1);
+    EXPECT_EQ((*answer)[1]->data() == inputs[0]->data(), rows == 1);
+  }
+}
+
 // Timed, unlike the others: two dozen walks over memory against one, so that any machine finds the plan faster by far.
 TEST(Ranges, ACallWaitsForItsPlanWhereThatPaysAndAnOftenMetSizeIsDecidedByItself) {
   const uint64_t compiled = compiles_on_requests();
