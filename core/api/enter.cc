@@ -82,8 +82,8 @@ bool writes_what_may_be_a_copy(const pt2::Program& program) {
   return false;
 }
 
-// Whether somebody sees what is a view at some sizes and a copy at others: who writes, or who gets an output that shares memory with another
-// one, an input or a weight.
+// Whether somebody sees what is a view at some sizes and a copy at others: who writes, or who gets an output that shares memory with
+// another one, an input or a weight.
 bool shows_views(const pt2::Graph& graph) {
   if (std::ranges::any_of(graph.nodes, [](const pt2::Node& node) { return writes(node); })) return true;
   const LaterWrites memory(graph, {});

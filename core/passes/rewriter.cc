@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/passes/rewriter.h"
 
+#include <utility>
+
 #include "core/ir/rows.h"
 
 namespace keirin {
 
-// The target keeps its contents until finish(), so that a pass that fails half way leaves the graph as it was.
 Rewriter::Rewriter(Graph& graph)
-    : target_(graph), old_(graph), builder_(new_), to_(old_.values.size(), kNone), uses_(old_.count_uses()),
+    : target_(graph), old_(target_), builder_(new_), to_(old_.values.size(), kNone), uses_(old_.count_uses()),
       is_output_(old_.values.size()) {
   new_.bodies = old_.bodies;
+  new_.values.reserve(old_.values.size());
+  new_.ops.reserve(old_.ops.size());
   for (ValueId v = 0; v < old_.values.size(); ++v) {
     if (old_.values[v].kind == ValueKind::kResult) continue;
     to_[v] = static_cast<ValueId>(new_.values.size());
@@ -59,12 +62,13 @@ void Rewriter::replace(ValueId old_value, ValueId to) {
   if (value.name.empty()) value.name = old_.values[old_value].name;
 }
 
-void Rewriter::finish() {
+Graph Rewriter::finish() {
   for (const Output& output : old_.outputs)
     new_.outputs.push_back({map(output.value), map(output.updates), map(output.alias_of)});
   new_.drop_dead();
   number_leaves_first();
-  target_ = std::move(new_);
+  std::swap(target_, new_);
+  return std::move(new_);
 }
 
 // A pass may have added constants late; rewriting a second time must not number them otherwise.

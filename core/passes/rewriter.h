@@ -14,6 +14,7 @@ namespace keirin {
 
 class Rewriter {
  public:
+  // Nobody else may change the graph before finish().
   explicit Rewriter(Graph& graph);
 
   const Graph& old() const { return old_; }
@@ -36,14 +37,14 @@ class Rewriter {
 
   // Number of reads of an old value, outputs included.
   uint32_t old_uses(ValueId old_value) const { return uses_[old_value]; }
-  // Writes the new graph over the one given to the constructor, without dead ops.
-  void finish();
+  // Puts the new graph in the place of the one given to the constructor, without dead ops, and returns that. Nothing is asked after it.
+  Graph finish();
 
  private:
   void number_leaves_first();
 
   Graph& target_;
-  Graph old_;
+  const Graph& old_;  // the target, which stays as it was until finish(): a pass that fails half way leaves the graph as it found it
   Graph new_;
   Builder builder_;
   std::vector<ValueId> to_;

@@ -163,7 +163,6 @@ class Simplifier {
 // last removes something, and two are the rule.
 Status passes::simplify(Graph& graph, PassContext&) {
   for (int round = 0; round < 16; ++round) {
-    Graph before = graph;
     Rewriter rewriter(graph);
     Simplifier simplifier(rewriter);
     for (OpId id = 0; id < rewriter.old().ops.size(); ++id) {
@@ -171,8 +170,7 @@ Status passes::simplify(Graph& graph, PassContext&) {
       KRN_TRY_LET(bool done, simplifier(id));
       if (!done) rewriter.keep(id);
     }
-    rewriter.finish();
-    if (graph == before) break;
+    if (const Graph before = rewriter.finish(); graph == before) break;
   }
   return {};
 }

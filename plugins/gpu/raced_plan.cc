@@ -14,6 +14,7 @@
 namespace keirin::gpu {
 namespace {
 
+constexpr size_t kLeastSwept = 64;  // plans at once, before those that nobody has any more are looked for
 constexpr size_t kMostEngines = 3;  // that are tried for a problem at once
 constexpr int kRuns = 4;  // the first also loads the library's code; of the others the best counts
 
@@ -223,7 +224,10 @@ std::shared_ptr<const LibraryPlan> RacedLibrary::AtOnce::plan(const ConvProblem&
     try {
       const std::shared_ptr<RacedPlan> plan = library_.make_named(problem, engines[i]);
       plan->settle();
-      std::erase_if(plans_, [](const auto& each) { return each.second.expired(); });
+      if (plans_.size() >= sweep_at_) {
+        std::erase_if(plans_, [](const auto& each) { return each.second.expired(); });
+        sweep_at_ = 2 * plans_.size() + kLeastSwept;
+      }
       plans_[key] = plan;
       return plan;
     } catch (const std::exception& error) {

@@ -129,7 +129,8 @@ class RacedLibrary : public PlanLibrary {
    private:
     const RacedLibrary& library_;
     mutable std::mutex mutex_;
-    mutable std::map<PlanCache::Key, std::weak_ptr<const LibraryPlan>> plans_;  // that somebody has; guarded by mutex_
+    mutable std::map<PlanCache::Key, std::weak_ptr<const LibraryPlan>> plans_;  // that somebody has, or had; as the next under mutex_
+    mutable size_t sweep_at_ = 0;
   };
 
   // For others of its family: whether it is supported; what was chosen.

@@ -44,7 +44,9 @@ std::vector<std::unique_ptr<codegen::Step>> Backend::lower_kernels(std::span<con
       if (!code) throw codegen::not_compiled(kernel->name);
       steps.push_back(make_kernel_step(*kernel, code, machine_.info));
     }
-  } catch (const std::runtime_error& e) {
+  } catch (const kit::Error&) {
+    throw;
+  } catch (const std::runtime_error& e) {  // the compiler's
     throw kit::Error(KRN_STATUS_internal, std::string(e.what()) + "; the region stays eager");
   }
   return steps;

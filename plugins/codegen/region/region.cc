@@ -220,6 +220,7 @@ int FlatRegion::constant(double value, uint8_t dtype, Dims sizes) {
 
 void FlatRegion::tidy(std::span<const int> kept) {
   std::vector<TensorNode> ordered;
+  ordered.reserve(nodes.size());
   std::vector<int> place(nodes.size(), -1);
   std::function<void(int)> visit = [&](int tensor) {
     int node = tensors[tensor].producer;
@@ -229,7 +230,7 @@ void FlatRegion::tidy(std::span<const int> kept) {
       if (operand >= 0) visit(operand);
     }
     place[node] = static_cast<int>(ordered.size());
-    ordered.push_back(nodes[node]);
+    ordered.push_back(std::move(nodes[node]));
   };
   for (const RegionOutput& out : outputs) visit(out.tensor);
   for (int tensor : kept) visit(tensor);

@@ -347,6 +347,16 @@ TEST(CpuRegions, AnExecutableIsNotTakenToAnotherGraph) {
   check_both(g, {.like = &encoder, .resized = KRN_STATUS_unsupported});
 }
 
+TEST(CpuRegions, NorIsItWhereItsCodeIsNotThere) {
+  const auto chain = [](uint32_t first, uint32_t second) {
+    RegionBuilder g;
+    g.output(g.unary(first, g.unary(second, g.unary(first, g.unary(second, g.input(kDType_f32, {2, 5}))))));
+    return g;
+  };
+  const RegionBuilder like = chain(kOp_sin, kOp_sigmoid);
+  check_both(chain(kOp_sigmoid, kOp_sin), {.like = &like, .resized = KRN_STATUS_unsupported});
+}
+
 TEST(CpuRegions, MovesCatPadFlipTranspose) {
   RegionBuilder g;
   const int x = g.input(kDType_f32, {3, 6, 20});
