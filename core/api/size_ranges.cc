@@ -15,7 +15,9 @@ namespace keirin {
 namespace {
 
 constexpr double kClearlyFaster = 1.1;  // than eager, by times that the race took of both but did not compare
-constexpr double kNearFastest = 1.05;  // a candidate so near the fastest is as good: below it, choices flip from race to race
+// A candidate so near the fastest is as good: below the first, choices flip from race to race; the next where there would be too many
+// pieces.
+constexpr double kNearFastest[] = {1.05, 1.15, 1.4, 2};
 constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
 constexpr int kDrawn = 3;
 constexpr size_t kMostTried = 64;         // sizes that are remembered of tried_at_once
@@ -40,7 +42,7 @@ std::set<std::string> distrusted(const std::vector<CheckedSizes>& checks) {
   return out;
 }
 
-Answers answers_at(const CheckedSizes& check, const std::set<std::string>& distrusted) {
+Answers answers_at(const CheckedSizes& check, const std::set<std::string>& distrusted, double near) {
   Answers out;
   double fastest = std::numeric_limits<double>::infinity();
   const auto eager = std::ranges::find(check.candidates, kEager, &CandidateReport::name);
@@ -59,7 +61,7 @@ Answers answers_at(const CheckedSizes& check, const std::set<std::string>& distr
       out[c.name] = check.disturbed ? 0 : c.milliseconds;
       if (!check.disturbed && c.milliseconds > 0) fastest = std::min(fastest, c.milliseconds);
     }
-  std::erase_if(out, [&](const auto& each) { return each.second > kNearFastest * fastest; });
+  std::erase_if(out, [&](const auto& each) { return each.second > near * fastest; });
   if (out.empty() || check.disturbed) out[kEager] = 0;
   return out;
 }
@@ -163,11 +165,13 @@ SizeBox cut_to_growth(SizeBox box, const std::vector<Sizes>& met, double growth)
   return box;
 }
 
-std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
+namespace {
+
+std::vector<SizePiece> pieces_of(const std::vector<CheckedSizes>& checks, double near) {
   const std::set<std::string> out_at_all = distrusted(checks);
   std::map<int64_t, std::pair<Answers, bool>> at;  // by volume: what may answer; whether something was timed
   for (const CheckedSizes& check : checks) {
-    Answers answers = answers_at(check, out_at_all);
+    Answers answers = answers_at(check, out_at_all, near);
     const auto [found, added] = at.try_emplace(volume_of(check.sizes), answers, !check.disturbed);
     if (added) continue;
     // No cut lies between equal volumes: what is not fastest for both answers neither.
@@ -196,6 +200,15 @@ std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
     pieces.push_back({least, most, fastest_of(growing[i])});
   }
   join_equal(pieces);
+  return pieces;
+}
+
+}  // namespace
+
+std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
+  std::vector<SizePiece> pieces;
+  for (const double near : kNearFastest)
+    if (pieces.empty() || pieces.size() > kMostPieces) pieces = pieces_of(checks, near);
   while (pieces.size() > kMostPieces) {
     // Two pieces become eager's: those that reach least far, of which the fewest calls will be.
     size_t narrowest = 1;

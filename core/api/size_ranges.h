@@ -61,8 +61,9 @@ struct SizePiece {
 
 inline constexpr size_t kMostPieces = 4;
 // Ascending, side by side, from the least volume checked to the largest, kMostPieces at most: where different candidates win, a cut
-// lies between. A candidate answers a piece if it is right and within a twentieth of the fastest wherever the piece was checked and timed;
-// where none is, and where there would be more pieces, eager answers. Recordings are for one size and answer none.
+// lies between. A candidate answers a piece if it is right and within a twentieth of the fastest wherever the piece was checked and timed,
+// or where there would be more pieces within more than that; where none is, and where there would be more pieces still, eager answers.
+// Recordings are for one size and answer none.
 std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks);
 
 // One piece in service. What is counted and watched is counted and watched for all its sizes together.

@@ -592,7 +592,7 @@ def cases():
     graph = (torch.randn(9, 8), torch.randint(0, 9, (2, 20)))
     yield "ranges_graph", RangesGraph().eval(), graph, {"x": {0: nodes}, "edges": {1: edges}}, 1
     torch.manual_seed(0)
-    yield "ranges_chain", RangesChain().eval(), (torch.randn(3, 256),), {"x": {0: batch(1, 8192)}}, 1
+    yield "ranges_chain", RangesChain().eval(), (torch.randn(3, 512),), {"x": {0: batch(1, 8192)}}, 1
     torch.manual_seed(0)
     turned = {0: batch(1, 64), 1: torch.export.Dim("width", min=2, max=32)}
     yield "ranges_turned", RangesTurned().eval(), (torch.randn(3, 4, 5),), {"x": turned}, 1

@@ -102,6 +102,14 @@ TEST(Divide, FourPiecesAtMost) {
   }
 }
 
+// Two that are far ahead of eager, each a tenth faster than the other here and there.
+TEST(Divide, NoneIsEagersWhereTwoTakeTurns) {
+  std::vector<CheckedSizes> checks;
+  for (int i = 0; i < 9; ++i)
+    checks.push_back(at(int64_t{1} << (2 * i), {plan("cpu/all", i % 2 ? 1 : 1.1), plan("cpu/all/1", i % 2 ? 1.1 : 1)}));
+  EXPECT_EQ(text(divide(checks)), "1..65536:cpu/all/1");
+}
+
 TEST(Divide, EqualVolumesAreNotToldApart) {
   const std::vector<CheckedSizes> checks = {{{2, 8}, "", false, {plan("cpu/all", 1)}}, {{8, 2}, "", false, {plan("cpu/all/1", 1)}}};
   EXPECT_EQ(text(divide(checks)), "16..16:eager");
