@@ -18,8 +18,9 @@
 // said, and what was left out is not in the JSON.
 //
 // It prints the ranges; time of all calls against eager's; the p99 of a call's time over eager's at that size; how many answers were
-// verified, each against eager's; what the first call of a size took beyond eager's own (the median; nothing is made while it waits) and
-// how long after it the plan of that size stood ready, on an idle machine, stage by stage; and kernels generated for one size and for all.
+// verified, each against eager's; what the first call of a size took beyond eager's own (the median; its plan included where it waits for
+// one) and how long after it the plan of that size stood ready, on an idle machine, stage by stage; and kernels generated for one size and
+// for all.
 //
 // With --bucket each bucket of the traffic is decided before it begins, and there are no ranges. With --cache the decisions are kept
 // in that folder: a second run says how long a new process takes to its first plan. The sizes that were drawn are in the JSON file, for

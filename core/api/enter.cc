@@ -126,7 +126,6 @@ void remember_pattern(Deciding& d, const Candidate& candidate) {
   if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
   patterns.push_back(std::move(pattern));
   d.session.has_pattern = true;
-  d.session.ranges.may_be_quicker();
   d.session.ranges.tried_at_once(sizes, true);
 }
 

@@ -21,7 +21,7 @@ constexpr double kNearFastest[] = {1.05, 1.15, 1.4, 2};
 constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
 constexpr int kDrawn = 3;
 constexpr size_t kMostTried = 64;         // sizes that are remembered of tried_at_once
-constexpr int kMostTries = 8;             // to find out what making a plan of what is there takes
+constexpr int kMostFailures = 8;          // until nobody tries to find out what making a plan of what is there takes
 constexpr size_t kMostBegun = 4096;       // sizes of which is remembered that eager was called
 constexpr size_t kFirstCalls = 64;        // of eager's that are remembered,
 constexpr size_t kNearest = 5;            // of which the median of so many counts
@@ -292,13 +292,9 @@ void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair
   kernels_generated_ += kernels_generated;
 }
 
-void SizeRanges::may_be_quicker() {
-  const std::lock_guard lock(mutex_);
-  ++tries_;
-}
-
 void SizeRanges::tried_at_once(const Sizes& sizes, bool sufficed) {
   const std::lock_guard lock(mutex_);
+  if (!sufficed) ++failures_;
   std::erase_if(tried_, [&](const auto& each) { return each.first == sizes; });
   tried_.emplace_back(sizes, sufficed);
   if (tried_.size() > kMostTried) tried_.pop_front();
@@ -383,7 +379,7 @@ uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
   if (!range) return 1;
-  if (of_what_is_there_.plans == 0 && tries_ > 0 && tries_ <= kMostTries) return 1;
+  if (of_what_is_there_.plans == 0 && !tried_.empty() && failures_ <= kMostFailures) return 1;
   const Making& making = of_what_is_there_.plans > 0 && is_there_for(sizes) ? of_what_is_there_ : anew_;
   const double saved = saved_at(*range, volume_of(sizes)).value_or(0);
   return making.plans > 0 && saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making.ms() / saved))) : 1;

@@ -95,9 +95,8 @@ class SizeRanges {
   bool is_closed(const std::string& choice) const;
   // A plan was made for one more size; `stages`: the seconds that each took. `at_once`: of what was there.
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
-  // From now on plans may be made of what is there: what making one takes so is to be found out, unless that fails time and again.
-  void may_be_quicker();
-  // Whether what was there sufficed at these sizes, or does by now.
+  // Whether what was there sufficed at these sizes, or does by now. From the first one on what making a plan so takes is to be found out,
+  // unless that fails time and again.
   void tried_at_once(const Sizes& sizes, bool sufficed);
   // Eager's first call of these sizes kept its caller so long; on a device its libraries plan then.
   void eager_began(const Sizes& sizes, double milliseconds);
@@ -141,7 +140,7 @@ class SizeRanges {
     double ms() const { return plans == 0 ? 0 : seconds * 1e3 / static_cast<double>(plans); }
   };
   Making anew_, of_what_is_there_;
-  int tries_ = 0;              // of may_be_quicker
+  int failures_ = 0;           // of tried_at_once
   double missed_ms_ = 0;       // see have_missed_enough
   std::deque<std::pair<Sizes, bool>> tried_;  // of tried_at_once, the last ones
   std::set<Sizes> begun_;      // of which eager was called

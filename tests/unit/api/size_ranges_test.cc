@@ -177,7 +177,19 @@ TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
   EXPECT_EQ(ranges.calls_until_paid({800}), 3u) << "at 500 nothing was timed";
   EXPECT_EQ(ranges.calls_until_paid({3}), 1u) << "eager's sizes take no plan";
   EXPECT_EQ(ranges.calls_until_paid({5000}), 1u) << "in no range";
-  ranges.may_be_quicker();
+  for (int64_t size = 500; size < 508; ++size) ranges.tried_at_once({size}, false);
+  EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "what making one of what is there takes is worth some failures";
+  ranges.tried_at_once({508}, false);
+  EXPECT_EQ(ranges.calls_until_paid({10}), 10u) << "but not any number";
+}
+
+// The same, with 6 ms for one that is made of what is there.
+TEST(SizeRanges, ACallWaitsForAPlanThatTakesLessThanItSaves) {
+  SizeRanges ranges;
+  ranges.set({{1}, {900}}, {{1, 5, "eager"}, {6, 900, "cpu/all"}},
+             {at(8, {plan("eager", 5), plan("cpu/all", 2)}), at(400, {plan("eager", 20), plan("cpu/all", 10)})});
+  ranges.entered(0, {{"plan", 0.030}});
+  ranges.tried_at_once({500}, true);
   EXPECT_FALSE(ranges.pays_at_once({204})) << "nobody knows";
   EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "what making one takes now is to be found out";
   ranges.entered(0, {{"plan", 0.006}}, true);
