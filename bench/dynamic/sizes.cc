@@ -459,6 +459,8 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
       static_cast<unsigned long long>(last.entered), static_cast<unsigned long long>(last.let_go),
       session->reports().front().kernels_generated,
       static_cast<unsigned long long>(last.kernels_generated), static_cast<unsigned long long>(compiles_on_requests()));
+  for (const auto& [why, times] : last.left_to_eager)
+    std::printf("  calls left to eager: %llu, %s\n", static_cast<unsigned long long>(times), why.c_str());
   if (!a.json.empty())
     std::ofstream(a.json) << nlohmann::json{{"schema", "keirin/sizes/1"},
                                             {"machine", machine_json()},

@@ -139,9 +139,13 @@ std::shared_ptr<const Decision> Session::Impl::enter_at_once(const std::vector<T
   const std::shared_ptr<const SizeRange> range = ranges.find(sizes);
   if (!range || !ranges.pays_at_once(sizes)) return nullptr;
   const std::unique_lock lock(compile_mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return nullptr;  // something is being decided: eager does not wait for it
+  if (!lock.owns_lock()) {  // eager does not wait for it
+    ranges.left_to_eager("something else was being decided");
+    return nullptr;
+  }
   gives_way = false;
   const Status status = keirin::enter_at_once(*this, range, inputs);
+  if (!status.ok()) ranges.left_to_eager(status.message().what);
   if (ranges.is_closed(range->piece.choice)) drop_range_plans(range->piece.choice);
   return status.ok() ? find(inputs) : nullptr;
 }

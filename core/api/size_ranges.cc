@@ -20,6 +20,7 @@ constexpr double kClearlyFaster = 1.1;  // than eager, by times that the race to
 constexpr double kNearFastest[] = {1.05, 1.15, 1.4, 2};
 constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
 constexpr int kDrawn = 3;
+constexpr size_t kMostReasons = 16;
 constexpr size_t kMostTried = 64;         // sizes that are remembered of tried_at_once
 constexpr int kMostFailures = 8;          // until nobody tries to find out what making a plan of what is there takes
 constexpr size_t kMostBegun = 4096;       // sizes of which is remembered that eager was called
@@ -310,12 +311,32 @@ void SizeRanges::eager_began(const Sizes& sizes, double milliseconds) {
   if (began_ms_.size() > kFirstCalls) began_ms_.pop_front();
 }
 
-bool SizeRanges::pays_at_once(const Sizes& sizes) const {
+bool SizeRanges::pays_at_once(const Sizes& sizes) {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
-  if (!range || of_what_is_there_.plans == 0 || !is_there_for(sizes)) return false;
+  if (!range || range->piece.choice == kEager) return false;
+  const std::string why_not = why_not_at_once(sizes);
+  if (!why_not.empty()) count_left(why_not);
+  return why_not.empty();
+}
+
+std::string SizeRanges::why_not_at_once(const Sizes& sizes) const {
+  const std::shared_ptr<const SizeRange> range = range_of(sizes);
+  if (of_what_is_there_.plans == 0) return "it is not known yet how long making a plan takes";
+  if (!is_there_for(sizes)) return "what was there did not suffice at the nearest sizes";
   const std::optional<double> saved = saved_at(*range, volume_of(sizes));
-  return saved && of_what_is_there_.ms() < *saved + began_beyond_ms(sizes);
+  if (!saved) return "it is not known what a plan saves";
+  return of_what_is_there_.ms() < *saved + began_beyond_ms(sizes) ? "" : "making a plan takes longer than it saves a call";
+}
+
+void SizeRanges::left_to_eager(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  count_left(why);
+}
+
+void SizeRanges::count_left(const std::string& why) {
+  const bool has_room = left_to_eager_.size() < kMostReasons || left_to_eager_.contains(why);
+  ++left_to_eager_[has_room ? why : "other reasons"];
 }
 
 // Nearest to it, of the sizes that were tried.
@@ -409,6 +430,7 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   }
   out.entered = entered_;
   out.at_once = num_at_once_;
+  out.left_to_eager.assign(left_to_eager_.begin(), left_to_eager_.end());
   out.enter_seconds = enter_seconds_;
   out.kernels_generated = kernels_generated_;
   out.let_go = let_go_;

@@ -103,7 +103,10 @@ class SizeRanges {
   // Whether a call of these sizes that waits for its plan is expected to be answered sooner than by eager: what was there sufficed at the
   // nearest sizes that were tried, such plans took less to be made, on the average, than they save by what was timed at the checked sizes,
   // and than eager's first calls took beyond that at the nearest sizes.
-  bool pays_at_once(const Sizes& sizes) const;
+  // Else eager answers it, which is counted by its reason.
+  bool pays_at_once(const Sizes& sizes);
+  // Eager answered a call of these sizes whose plan could not be made at once; why.
+  void left_to_eager(const std::string& why);
   // What is there does not suffice for a call of these sizes, which eager answered: whether all such calls together have lost by now what a
   // plan takes that is made anew, after which more of them find what they need.
   bool have_missed_enough(const Sizes& sizes);
@@ -122,6 +125,8 @@ class SizeRanges {
   std::shared_ptr<const SizeRange> range_of(const Sizes& sizes) const;
   std::optional<double> timed_at(const std::string& candidate, int64_t volume) const;
   std::optional<double> saved_at(const SizeRange& range, int64_t volume) const;
+  std::string why_not_at_once(const Sizes& sizes) const;
+  void count_left(const std::string& why);
   bool is_there_for(const Sizes& sizes) const;
   double began_beyond_ms(const Sizes& sizes) const;
 
@@ -133,6 +138,7 @@ class SizeRanges {
   std::map<std::string, std::string> closed_;  // choices, and why
   std::vector<CheckedSizes> checks_;
   std::vector<std::pair<std::string, double>> enter_seconds_;
+  std::map<std::string, uint64_t> left_to_eager_;  // calls, by why
   uint64_t entered_ = 0, num_at_once_ = 0, kernels_generated_ = 0, let_go_ = 0;
   struct Making {
     double seconds = 0;

@@ -135,7 +135,8 @@ nlohmann::json to_json(const ModelReport& r) {
   for (const CheckedReport& check : r.ranges.checked)
     checked.push_back({{"sizes", check.sizes}, {"chosen", check.chosen}, {"disturbed", check.disturbed}});
   for (const SizeReport& size : r.ranges.sizes) range_sizes.push_back({{"name", size.name}, {"range", {size.min, size.max}}});
-  nlohmann::json enter_stages = nlohmann::json::object();
+  nlohmann::json enter_stages = nlohmann::json::object(), left_to_eager = nlohmann::json::object();
+  for (const auto& [why, calls] : r.ranges.left_to_eager) left_to_eager[why] = calls;
   for (const auto& [name, seconds] : r.ranges.enter_seconds) enter_stages[name] = seconds;
   nlohmann::json bucket_sizes = nlohmann::json::array();
   for (const BucketSizeReport& size : r.buckets.sizes)
@@ -161,7 +162,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"reasons", r.reasons}, {"candidates", candidates}, {"steps", steps}, {"steps_of", r.steps_of},
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
           {"ranges", {{"sizes", range_sizes}, {"ranges", ranges}, {"checked", checked}, {"entered", r.ranges.entered},
-                      {"at_once", r.ranges.at_once},
+                      {"at_once", r.ranges.at_once}, {"left_to_eager", left_to_eager},
                       {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go}}},
           {"buckets", {{"calls", r.buckets.calls}, {"left", r.buckets.left}, {"closed", r.buckets.closed}, {"sizes", bucket_sizes}}},
           {"stages", stages}};
@@ -301,6 +302,7 @@ std::string explain_text(const ModelReport& r, size_t width) {
     for (const RangeReport& range : r.ranges.ranges)
       out += fmt::format("  product {} to {}: {}\n", range.least, range.most,
                          range.choice + (range.closed.empty() ? "" : ", closed: " + range.closed));
+    for (const auto& [why, calls] : r.ranges.left_to_eager) out += fmt::format("  calls left to eager: {}, {}\n", calls, why);
     for (const CheckedReport& check : r.ranges.checked)
       out += fmt::format("  checked at {}: {}\n", check.sizes, check.chosen + (check.disturbed ? ", the race was disturbed" : ""));
   }

@@ -83,6 +83,7 @@ struct RangesReport {
   uint64_t at_once = 0;           // of them, those whose plan was made of what was there
   uint64_t kernels_generated = 0; // while it was
   std::vector<std::pair<std::string, double>> enter_seconds;  // by stage, of all of them
+  std::vector<std::pair<std::string, uint64_t>> left_to_eager;  // why a call of new sizes did not wait for a plan, and how many did not
   uint64_t let_go = 0;            // plans that made room (option plan_memory)
 };
 
