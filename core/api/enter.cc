@@ -33,14 +33,6 @@ bool same_forms(const OutputForms& a, const OutputForms& b) {
   return a.views.empty() && b.views.empty() && std::ranges::equal(a.specs, b.specs, same);
 }
 
-// What runs of equal kinds are expected to have alike: which sizes are 1, and which of them are equal. There what is a view at one size may
-// be none at another.
-Sizes kind_of(const Sizes& sizes) {
-  Sizes out;
-  for (const int64_t size : sizes) out.push_back(size == 1 ? -1 : std::ranges::find(sizes, size) - sizes.begin());
-  return out;
-}
-
 // Of a graph without its sizes: operators, what they read, and dtypes.
 Hash structure_of(const Graph& graph) {
   std::vector<uint32_t> words;
@@ -126,7 +118,7 @@ void remember_pattern(Deciding& d, const Candidate& candidate) {
   if (patterns.size() >= kMostPatterns) patterns.erase(patterns.begin());
   patterns.push_back(std::move(pattern));
   d.session.has_pattern = true;
-  d.session.ranges.tried_at_once(sizes, true);
+  d.session.ranges.tried_at_once(sizes, {});
 }
 
 namespace {
@@ -177,7 +169,7 @@ Result<Candidate> of_pattern(Deciding& d) {
 
 Result<Candidate> try_pattern(Deciding& d) {
   Result<Candidate> made = of_pattern(d);
-  if (!d.session.patterns.empty()) d.session.ranges.tried_at_once(d.session.range_sizes(d.specs), made.ok());
+  if (!d.session.patterns.empty()) d.session.ranges.tried_at_once(d.session.range_sizes(d.specs), made.status().message().what);
   return made;
 }
 

@@ -126,6 +126,12 @@ bool SizeBox::holds(const Sizes& sizes) const {
   return true;
 }
 
+Sizes kind_of(const Sizes& sizes) {
+  Sizes out;
+  for (const int64_t size : sizes) out.push_back(size == 1 ? -1 : std::ranges::find(sizes, size) - sizes.begin());
+  return out;
+}
+
 std::vector<Sizes> sizes_to_check(const SizeBox& box, const std::vector<Sizes>& met) {
   std::vector<Sizes> out(met);
   out.push_back(box.least);
@@ -293,11 +299,11 @@ void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair
   kernels_generated_ += kernels_generated;
 }
 
-void SizeRanges::tried_at_once(const Sizes& sizes, bool sufficed) {
+void SizeRanges::tried_at_once(const Sizes& sizes, const std::string& why_not) {
   const std::lock_guard lock(mutex_);
-  if (!sufficed) ++failures_;
+  if (!why_not.empty()) ++failures_;
   std::erase_if(tried_, [&](const auto& each) { return each.first == sizes; });
-  tried_.emplace_back(sizes, sufficed);
+  tried_.emplace_back(sizes, why_not);
   if (tried_.size() > kMostTried) tried_.pop_front();
 }
 
@@ -323,7 +329,7 @@ bool SizeRanges::pays_at_once(const Sizes& sizes) {
 std::string SizeRanges::why_not_at_once(const Sizes& sizes) const {
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
   if (of_what_is_there_.plans == 0) return "it is not known yet how long making a plan takes";
-  if (!is_there_for(sizes)) return "what was there did not suffice at the nearest sizes";
+  if (!lacks(sizes).empty()) return "what was there did not suffice at the nearest sizes";
   const std::optional<double> saved = saved_at(*range, volume_of(sizes));
   if (!saved) return "it is not known what a plan saves";
   return of_what_is_there_.ms() < *saved + began_beyond_ms(sizes) ? "" : "making a plan takes longer than it saves a call";
@@ -339,16 +345,20 @@ void SizeRanges::count_left(const std::string& why) {
   ++left_to_eager_[has_room ? why : "other reasons"];
 }
 
-// Nearest to it, of the sizes that were tried.
-bool SizeRanges::is_there_for(const Sizes& sizes) const {
-  const auto nearest = std::ranges::min_element(tried_, {}, [&](const auto& each) { return distance(each.first, sizes); });
-  return nearest == tried_.end() || nearest->second;
+// What those lacked that are nearest to it, of the sizes that were tried: of its kind, where some were.
+std::string SizeRanges::lacks(const Sizes& sizes) const {
+  const Sizes kind = kind_of(sizes);
+  const auto nearest = std::ranges::min_element(
+      tried_, {}, [&](const auto& each) { return std::pair(kind_of(each.first) != kind, distance(each.first, sizes)); });
+  return nearest == tried_.end() ? "" : nearest->second;
 }
 
 bool SizeRanges::have_missed_enough(const Sizes& sizes) {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
-  if (!range || is_there_for(sizes)) return false;
+  const std::string what = lacks(sizes);
+  if (!range || what.empty()) return false;
+  if (lacked_.size() < kMostReasons && lacked_.insert(what).second) return true;
   const double first = begun_.contains(sizes) ? 0 : began_beyond_ms(sizes) - of_what_is_there_.ms();
   missed_ms_ += std::max(0.0, saved_at(*range, volume_of(sizes)).value_or(0) + first);
   if (anew_.plans == 0 || missed_ms_ < anew_.ms()) return false;
@@ -401,7 +411,7 @@ uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
   if (!range) return 1;
   if (of_what_is_there_.plans == 0 && !tried_.empty() && failures_ <= kMostFailures) return 1;
-  const Making& making = of_what_is_there_.plans > 0 && is_there_for(sizes) ? of_what_is_there_ : anew_;
+  const Making& making = of_what_is_there_.plans > 0 && lacks(sizes).empty() ? of_what_is_there_ : anew_;
   const double saved = saved_at(*range, volume_of(sizes)).value_or(0);
   return making.plans > 0 && saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making.ms() / saved))) : 1;
 }

@@ -29,6 +29,10 @@ using Sizes = std::vector<int64_t>;
 // What the calls of a model grow with, as far as ranges are concerned: the product of its sizes.
 int64_t volume_of(const Sizes& sizes);
 
+// What runs of equal kinds are expected to have alike: which sizes are 1, and which of them are equal. There what is a view at one size may
+// be none at another.
+Sizes kind_of(const Sizes& sizes);
+
 // How far two are from each other: by how many times each of them is larger or smaller. Of equal length.
 double distance(const Sizes& a, const Sizes& b);
 
@@ -95,9 +99,9 @@ class SizeRanges {
   bool is_closed(const std::string& choice) const;
   // A plan was made for one more size; `stages`: the seconds that each took. `at_once`: of what was there.
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
-  // Whether what was there sufficed at these sizes, or does by now. From the first one on what making a plan so takes is to be found out,
-  // unless that fails time and again.
-  void tried_at_once(const Sizes& sizes, bool sufficed);
+  // What was there sufficed at these sizes, or does by now (`why_not` empty), or why it did not. From the first one on what making a plan so
+  // takes is to be found out, unless that fails time and again.
+  void tried_at_once(const Sizes& sizes, const std::string& why_not);
   // Eager's first call of these sizes kept its caller so long; on a device its libraries plan then.
   void eager_began(const Sizes& sizes, double milliseconds);
   // Whether a call of these sizes that waits for its plan is expected to be answered sooner than by eager: what was there sufficed at the
@@ -107,8 +111,8 @@ class SizeRanges {
   bool pays_at_once(const Sizes& sizes);
   // Eager answered a call of these sizes whose plan could not be made at once; why.
   void left_to_eager(const std::string& why);
-  // What is there does not suffice for a call of these sizes, which eager answered: whether all such calls together have lost by now what a
-  // plan takes that is made anew, after which more of them find what they need.
+  // What is there does not suffice for a call of these sizes, which eager answered: whether a plan is made anew, after which others find what
+  // they need. So for the first one that lacks something, and where all such calls together have lost by now what that takes.
   bool have_missed_enough(const Sizes& sizes);
   void let_go(size_t plans);
   // How many calls of these sizes a plan would have to answer until it has saved the time that making one takes, on the average of those
@@ -127,7 +131,7 @@ class SizeRanges {
   std::optional<double> saved_at(const SizeRange& range, int64_t volume) const;
   std::string why_not_at_once(const Sizes& sizes) const;
   void count_left(const std::string& why);
-  bool is_there_for(const Sizes& sizes) const;
+  std::string lacks(const Sizes& sizes) const;
   double began_beyond_ms(const Sizes& sizes) const;
 
   mutable std::mutex mutex_;  // guards what follows
@@ -148,7 +152,8 @@ class SizeRanges {
   Making anew_, of_what_is_there_;
   int failures_ = 0;           // of tried_at_once
   double missed_ms_ = 0;       // see have_missed_enough
-  std::deque<std::pair<Sizes, bool>> tried_;  // of tried_at_once, the last ones
+  std::deque<std::pair<Sizes, std::string>> tried_;  // of tried_at_once, the last ones, and why not
+  std::set<std::string> lacked_;  // for which a plan was made anew
   std::set<Sizes> begun_;      // of which eager was called
   std::deque<std::pair<Sizes, double>> began_ms_;  // of eager's last first calls, beyond what is expected of a call
 };

@@ -47,7 +47,7 @@ class Builder {
   Builder(Backend& backend, const CompileContext& context) : backend_(backend), context_(context) {}
 
   std::unique_ptr<CompiledRegion> build(std::span<const uint8_t> bytes, const Grouping* known) {
-    PreparedRegion prepared = prepare(read_region(bytes), backend_);
+    PreparedRegion prepared = prepare(read_region(bytes), backend_, known);
     std::vector<Group> groups = fuse(prepared, backend_.target(), known);
     out_->grouping_ = grouping_of(groups);
     describe_anchors(prepared);

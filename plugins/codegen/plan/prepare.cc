@@ -21,7 +21,10 @@ bool is_product(uint32_t op) { return op == kOp_matmul || op == kOp_linear; }
 
 class Preparer {
  public:
-  Preparer(FlatRegion region, const Backend& backend) : backend_(backend), r_(std::move(region)) {}
+  Preparer(FlatRegion region, const Backend& backend, const Grouping* known) : backend_(backend), r_(std::move(region)) {
+    if (!known) return;
+    for (const auto& results : *known) kernels_store_.insert(results.begin(), results.end());
+  }
 
   PreparedRegion run() {
     rewrite_all();
@@ -301,6 +304,7 @@ class Preparer {
       int t = tried.results[0];
       if (r_.tensors[t].readers.size() != 1 || p_.forced[t]) return;
       int n = r_.tensors[t].readers[0];
+      if (kernels_store_.contains(r_.nodes[n].results[0])) return;
       if (!is_free_cast(t, r_.nodes[n], desc.results[0].dtype)) {
         AnchorPlan::Post post;
         PostOp asked;
@@ -328,7 +332,7 @@ class Preparer {
     const bool bare = plan.post_ops.empty() && (node.operands.size() < 3 || node.operands[2] < 0);
     if (!backend_.target().wide_products || !is_product(node.op) || !bare || r_.tensors[t].readers.size() != 1 || p_.forced[t]) return;
     const int reader = r_.tensors[t].readers[0], wide = r_.nodes[reader].results[0];
-    if (!is_free_cast(t, r_.nodes[reader], r_.tensors[t].dtype)) return;
+    if (!is_free_cast(t, r_.nodes[reader], r_.tensors[t].dtype) || kernels_store_.contains(wide)) return;
     AnchorDesc desc = describe_anchor(r_, node);
     desc.results[0].dtype = kDType_f32;
     if (p_.layout.stored(wide)) desc.results[0].strides = p_.layout.at(wide).strides;
@@ -508,6 +512,7 @@ class Preparer {
 
   const Backend& backend_;
   FlatRegion r_;
+  std::set<int> kernels_store_;  // of what is known
   PreparedRegion p_{{}, Layout(FlatRegion()), {}, {}, {}, {}, {}, {}};
   std::vector<std::pair<int, int>> updates_;
 };
@@ -530,7 +535,9 @@ TensorDesc stored_desc(const PreparedRegion& p, int t, bool through_views = fals
 
 }  // namespace
 
-PreparedRegion prepare(FlatRegion region, const Backend& backend) { return Preparer(std::move(region), backend).run(); }
+PreparedRegion prepare(FlatRegion region, const Backend& backend, const Grouping* known) {
+  return Preparer(std::move(region), backend, known).run();
+}
 
 void describe_anchors(PreparedRegion& p) {
   for (AnchorPlan& plan : p.anchors) {

@@ -9,7 +9,8 @@
 
 namespace keirin::codegen {
 
-PreparedRegion prepare(FlatRegion region, const Backend& backend);
+// `known`: of an executable of the same region, also at other sizes: what its kernels store is left to kernels. Null: there is none.
+PreparedRegion prepare(FlatRegion region, const Backend& backend, const Grouping* known = nullptr);
 
 // Fills the descriptions of the anchors from the final layout.
 void describe_anchors(PreparedRegion& prepared);

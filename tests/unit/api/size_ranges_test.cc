@@ -177,9 +177,9 @@ TEST(SizeRanges, APlanPaysAfterAsManyCallsAsItsMakingTakes) {
   EXPECT_EQ(ranges.calls_until_paid({800}), 3u) << "at 500 nothing was timed";
   EXPECT_EQ(ranges.calls_until_paid({3}), 1u) << "eager's sizes take no plan";
   EXPECT_EQ(ranges.calls_until_paid({5000}), 1u) << "in no range";
-  for (int64_t size = 500; size < 508; ++size) ranges.tried_at_once({size}, false);
+  for (int64_t size = 500; size < 508; ++size) ranges.tried_at_once({size}, "code");
   EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "what making one of what is there takes is worth some failures";
-  ranges.tried_at_once({508}, false);
+  ranges.tried_at_once({508}, "code");
   EXPECT_EQ(ranges.calls_until_paid({10}), 10u) << "but not any number";
 }
 
@@ -189,7 +189,7 @@ TEST(SizeRanges, ACallWaitsForAPlanThatTakesLessThanItSaves) {
   ranges.set({{1}, {900}}, {{1, 5, "eager"}, {6, 900, "cpu/all"}},
              {at(8, {plan("eager", 5), plan("cpu/all", 2)}), at(400, {plan("eager", 20), plan("cpu/all", 10)})});
   ranges.entered(0, {{"plan", 0.030}});
-  ranges.tried_at_once({500}, true);
+  ranges.tried_at_once({500}, {});
   EXPECT_FALSE(ranges.pays_at_once({204})) << "nobody knows";
   EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "what making one takes now is to be found out";
   ranges.entered(0, {{"plan", 0.006}}, true);
@@ -201,25 +201,37 @@ TEST(SizeRanges, ACallWaitsForAPlanThatTakesLessThanItSaves) {
     ranges.eager_began({size}, ms);  // 4.9 ms beyond the 5.1 of any call, in the median, of which 300 is not one of the nearest
   EXPECT_TRUE(ranges.pays_at_once({10})) << "eager's first call takes longer than its others";
   EXPECT_FALSE(ranges.pays_at_once({11})) << "which was made at this size";
-  ranges.tried_at_once({40}, true);
-  ranges.tried_at_once({10}, false);
+  ranges.tried_at_once({40}, {});
+  ranges.tried_at_once({10}, "code");
   EXPECT_FALSE(ranges.pays_at_once({10}));
   EXPECT_FALSE(ranges.pays_at_once({12})) << "nearer to 10, where it did not suffice, than to 40";
   EXPECT_TRUE(ranges.pays_at_once({30}));
-  ranges.tried_at_once({10}, true);
+  ranges.tried_at_once({10}, {});
   EXPECT_TRUE(ranges.pays_at_once({12})) << "then it did";
   EXPECT_EQ(ranges.calls_that_last({10}, 0.2), 98u) << "of 2.04 ms each";
   EXPECT_EQ(ranges.calls_that_last({5000}, 0.2), 0u);
-  ranges.tried_at_once({100}, false);
+  ranges.tried_at_once({100}, "code");
   EXPECT_EQ(ranges.calls_until_paid({100}), 7u) << "where what is there does not suffice, a plan takes 30 ms as ever, to save 4.4";
+  EXPECT_TRUE(ranges.have_missed_enough({100})) << "others may lack the same";
   int calls = 1;
   while (!ranges.have_missed_enough({100}) && calls < 1000) ++calls;
   EXPECT_EQ(calls, 9) << "30 ms are lost by 3.5 each: 4.6 that are saved and 4.9 of eager's first calls, less the 6 of a plan";
   EXPECT_FALSE(ranges.have_missed_enough({100})) << "then it begins anew";
   EXPECT_FALSE(ranges.have_missed_enough({30})) << "where it suffices nothing is missed";
+  ranges.tried_at_once({100}, "another structure");
+  EXPECT_TRUE(ranges.have_missed_enough({100})) << "something else";
+  EXPECT_FALSE(ranges.have_missed_enough({100}));
+  using Left = std::vector<std::pair<std::string, uint64_t>>;
+  EXPECT_EQ(ranges.report({"n"}).left_to_eager, (Left{{"it is not known yet how long making a plan takes", 1},
+                                                      {"making a plan takes longer than it saves a call", 2},
+                                                      {"what was there did not suffice at the nearest sizes", 2}}));
   const std::vector<CheckedSizes> square = {{{4, 4}, "", false, {plan("eager", 5), plan("cpu/all", 2)}}};
   ranges.set({{1, 1}, {10, 10}}, {{1, 100, "cpu/all"}}, square);
   EXPECT_EQ(ranges.calls_until_paid({2, 10}), 2u);
+  ranges.tried_at_once({3, 3}, "another structure");
+  ranges.tried_at_once({3, 9}, {});
+  EXPECT_TRUE(ranges.pays_at_once({3, 4})) << "equal sizes say nothing of others";
+  EXPECT_FALSE(ranges.pays_at_once({9, 9}));
   EXPECT_EQ(ranges.calls_until_paid({1, 20}), 1u) << "as many elements, but not inside";
 }
 

@@ -151,6 +151,19 @@ TEST(Artifact, WarmLoadBuildsTheSameKernels) {
   }
 }
 
+// At other sizes a library may take what it left to a kernel before.
+TEST(Artifact, WhatAKernelStoresNoLibraryTakes) {
+  RegionBuilder g;
+  const int x = g.input(kF32, {4, 8}), w = g.input(kF32, {6, 8});
+  g.output(g.binary(kOp_add, g.unary(kOp_tanh, g.linear(x, w, g.input(kF32, {6}))), g.input(kF32, {4, 6})));
+  InterpBackend refuses, takes;
+  takes.take_every_post_op = true;
+  const Grouping known = check(g, refuses).executable->grouping();
+  EXPECT_EQ(known.size(), 1u);
+  EXPECT_EQ(check(g, takes).executable->num_kernels(), 0u);
+  EXPECT_EQ(check(g, takes, {}, 1e-4, &known).executable->grouping(), known);
+}
+
 TEST(MemoryPlan, LivesThatOverlapDoNotShare) {
   std::mt19937 gen(7);
   for (int round = 0; round < 200; ++round) {
