@@ -99,20 +99,19 @@ class SizeRanges {
   bool is_closed(const std::string& choice) const;
   // A plan was made for one more size; `stages`: the seconds that each took. `at_once`: of what was there.
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
-  // What was there sufficed at these sizes, or does by now (`why_not` empty), or why it did not. From the first one on what making a plan so
-  // takes is to be found out, unless that fails time and again.
+  // What was there sufficed at these sizes, or does by now (`why_not` empty), or why it did not. From the first one on what making a plan
+  // so takes is to be found out, unless that fails time and again.
   void tried_at_once(const Sizes& sizes, const std::string& why_not);
   // Eager's first call of these sizes kept its caller so long; on a device its libraries plan then.
   void eager_began(const Sizes& sizes, double milliseconds);
   // Whether a call of these sizes that waits for its plan is expected to be answered sooner than by eager: what was there sufficed at the
   // nearest sizes that were tried, such plans took less to be made, on the average, than they save by what was timed at the checked sizes,
-  // and than eager's first calls took beyond that at the nearest sizes.
-  // Else eager answers it, which is counted by its reason.
+  // and than eager's first calls took beyond that at the nearest sizes. Else eager answers it, which is counted by its reason.
   bool pays_at_once(const Sizes& sizes);
   // Eager answered a call of these sizes whose plan could not be made at once; why.
   void left_to_eager(const std::string& why);
-  // What is there does not suffice for a call of these sizes, which eager answered: whether a plan is made anew, after which others find what
-  // they need. So for the first one that lacks something, and where all such calls together have lost by now what that takes.
+  // What is there does not suffice for a call of these sizes, which eager answered: whether a plan is made anew, after which others find
+  // what they need. So for the first one that lacks something, and where all such calls together have lost by now what that takes.
   bool have_missed_enough(const Sizes& sizes);
   void let_go(size_t plans);
   // How many calls of these sizes a plan would have to answer until it has saved the time that making one takes, on the average of those

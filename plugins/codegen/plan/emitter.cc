@@ -303,8 +303,8 @@ class Emitter {
     return node && node->op == kOp_sum;
   }
 
-  // What a sum is divided by is how many were summed, which changes with the sizes: whole numbers can be arguments of a kernel (is_argument),
-  // so that means of different sizes share one.
+  // What a sum is divided by is how many were summed, which changes with the sizes: whole numbers can be arguments of a kernel
+  // (is_argument), so that means of different sizes share one.
   int32_t count(int32_t divisor) {
     constexpr double kMostExact = 1 << 24;  // f32 holds every whole number up to it
     const Node n = draft_.dag.nodes[divisor];
