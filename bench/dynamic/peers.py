@@ -5,12 +5,14 @@
     python bench/dynamic/peers.py --traffic sizes.json bench/zoo/models/small/bert_dynamic.pt2
 
 Sizes come from the JSON file, weights and values from the model's own rules. A peer is built once, for any size: torch.compile with
-dynamic=True, which compiles within calls when a guard fails; ONNX Runtime (of torch.onnx.export, which needs onnxscript) and OpenVINO, of
-the exported program. What is not installed, or refuses the model, is a row that says so. Printed for each: seconds to build, time of all
+dynamic=True, which compiles within calls when a guard fails, and on a GPU also with its recordings (reduce-overhead); ONNX Runtime (of
+torch.onnx.export, which needs onnxscript) and OpenVINO on processors, of the exported program. What is not installed, or refuses the model,
+is a row that says so. Eager has a thread of its own for each peer, since LibTorch keeps what cuDNN planned for a thread. Printed for each: seconds to build, time of all
 calls and of eager's, the p99 of a call over eager's at its size, calls that took more than ten times eager's (as those that compile do)
 and answers that are not eager's.
 """
 import argparse
+import concurrent.futures
 import importlib.metadata
 import importlib.util
 import json
@@ -24,9 +26,10 @@ import torch
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent / name) for name in ("zoo", "peers")]
 import archive  # noqa: E402
 from check import draw  # noqa: E402
-from worker import error_of  # noqa: E402
+from worker import error_of, leaves, on_device  # noqa: E402
 
-FAR_OFF = 1e-3  # of an output's largest element, as keirin_sizes has it for f32
+FAR_OFF = {torch.bfloat16: 1e-1, torch.float16: 1e-2}  # of an output's largest element, as keirin_sizes has it;
+FAR_OFF_F32 = 1e-3
 STALL = 10
 
 
@@ -38,6 +41,10 @@ def needs(*packages):
 
 def with_torch_compile(program, inputs):
     return torch.compile(program.module(), dynamic=True)
+
+
+def with_recordings(program, inputs):
+    return torch.compile(program.module(), dynamic=True, mode="reduce-overhead")
 
 
 def with_onnxruntime(program, inputs):
@@ -63,14 +70,23 @@ def with_openvino(program, inputs):
     return lambda *given: [torch.from_numpy(y) for y in request.infer([x.numpy() for x in given], share_inputs=True).to_tuple()]
 
 
-PEERS = {"torch.compile dynamic": with_torch_compile, "onnxruntime": with_onnxruntime, "openvino": with_openvino}
+PEERS = {
+    "torch.compile dynamic": with_torch_compile,
+    "torch.compile dynamic reduce-overhead": with_recordings,
+    "onnxruntime": with_onnxruntime,
+    "openvino": with_openvino,
+}
+ON = {
+    "cpu": ["torch.compile dynamic", "onnxruntime", "openvino"],
+    "cuda": ["torch.compile dynamic", "torch.compile dynamic reduce-overhead"],
+}
 
 
 class Traffic:
     """Inputs of drawn sizes: free sizes in the order in which the exported inputs have them first."""
 
-    def __init__(self, program, rules: list, sizes: list):
-        self.sizes, self.rules = sizes, rules
+    def __init__(self, program, rules: list, sizes: list, device: str):
+        self.sizes, self.rules, self.device = sizes, rules, device
         names = set(program.graph_signature.user_inputs)
         self.metas = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
         self.symbols = list(dict.fromkeys(str(s) for meta in self.metas for s in meta.shape if not isinstance(s, int)))
@@ -79,39 +95,60 @@ class Traffic:
         value = dict(zip(self.symbols, self.sizes[i], strict=True))
         generator = torch.Generator().manual_seed(i)
         shapes = [[s if isinstance(s, int) else value[str(s)] for s in meta.shape] for meta in self.metas]
-        return tuple(draw(archive.rule_at(self.rules, k, shapes), shapes[k], meta.dtype, generator) for k, meta in enumerate(self.metas))
+        drawn = (draw(archive.rule_at(self.rules, k, shapes), shapes[k], meta.dtype, generator) for k, meta in enumerate(self.metas))
+        return tuple(x.to(self.device) for x in drawn)
+
+    def wait(self):
+        if self.device != "cpu":
+            torch.cuda.synchronize()
 
 
-def timed(call, inputs):
+def timed(call, inputs, wait):
+    wait()
     start = time.perf_counter()
-    outputs = call(*inputs)
+    with torch.no_grad():  # a thread's own
+        outputs = [each.clone() for each in leaves(call(*inputs))]  # a recording's are written by the next call
+    wait()
     return outputs, time.perf_counter() - start
 
 
-def measure(name: str, build, program, eager, traffic: Traffic) -> dict:
+def is_another(outputs, eager) -> bool:
+    limit = max((FAR_OFF.get(each.dtype, FAR_OFF_F32) for each in eager), default=FAR_OFF_F32)
+    return error_of(outputs, eager) > limit
+
+
+def measure(name: str, build, program, eager, traffic: Traffic, budget: float) -> dict:
     start = time.perf_counter()
     try:
         peer = build(program, traffic.inputs(0))
-        peer(*traffic.inputs(0))
+        timed(peer, traffic.inputs(0), traffic.wait)
     except Exception as error:  # a row of the table
         return {"peer": name, "refused": str(error).strip().splitlines()[0][:200]}
     built, ours, theirs, wrong = time.perf_counter() - start, [], [], 0
-    for i in range(len(traffic.sizes)):
-        inputs, answers, seconds = traffic.inputs(i), {}, {}
-        for who, call in [("peer", peer), ("eager", eager)][:: -1 if i % 2 else 1]:
-            answers[who], seconds[who] = timed(call, inputs)
-        ours.append(seconds["peer"])
-        theirs.append(seconds["eager"])
-        wrong += error_of(answers["peer"], answers["eager"]) > FAR_OFF
+    with concurrent.futures.ThreadPoolExecutor(1) as alone:
+        alone.submit(timed, eager, traffic.inputs(0), traffic.wait).result()
+        begun = time.perf_counter()
+        for i in range(len(traffic.sizes)):
+            if time.perf_counter() - begun > budget:
+                break
+            inputs, answers, seconds = traffic.inputs(i), {}, {}
+            for who in ("peer", "eager")[:: -1 if i % 2 else 1]:
+                if who == "peer":
+                    answers[who], seconds[who] = timed(peer, inputs, traffic.wait)
+                else:
+                    answers[who], seconds[who] = alone.submit(timed, eager, inputs, traffic.wait).result()
+            ours.append(seconds["peer"])
+            theirs.append(seconds["eager"])
+            wrong += is_another(answers["peer"], answers["eager"])
     over = sorted(a / b for a, b in zip(ours, theirs))
-    return {"peer": name, "build_s": built, "s": sum(ours), "eager_s": sum(theirs), "ratio": sum(theirs) / sum(ours),
+    return {"peer": name, "calls": len(ours), "build_s": built, "s": sum(ours), "eager_s": sum(theirs), "ratio": sum(theirs) / sum(ours),
             "p99_over_eager": over[min(len(over) - 1, int(0.99 * len(over)))], "stalls": sum(r > STALL for r in over), "wrong": wrong}
 
 
 def text_of(row: dict) -> str:
     if "refused" in row:
         return f"{row['peer']}: {row['refused']}"
-    return (f"{row['peer']}: built in {row['build_s']:.1f} s; {row['s']:.2f} s, eager {row['eager_s']:.2f} s ({row['ratio']:.3f}x); p99 "
+    return (f"{row['peer']}: built in {row['build_s']:.1f} s; {row['calls']} calls in {row['s']:.2f} s, eager {row['eager_s']:.2f} s ({row['ratio']:.3f}x); p99 "
             f"over eager's {row['p99_over_eager']:.2f}; {row['stalls']} calls of more than {STALL} times eager's; {row['wrong']} answers "
             "not eager's")
 
@@ -120,28 +157,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="the .pt2 file that keirin_sizes was given")
     parser.add_argument("--traffic", type=Path, required=True, help="what keirin_sizes --json wrote")
-    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--peers", nargs="*", choices=list(PEERS), help="default: those that the device has")
+    parser.add_argument("--budget", type=float, default=600, help="seconds of calls for each peer; those that are left are left out")
     parser.add_argument("--json", type=Path)
     words = parser.parse_args()
     kept = json.loads(words.traffic.read_text())
     init = archive.read_init(words.model)
     generator = torch.Generator().manual_seed(init["seed"])
     program, _ = archive.read(words.model, lambda rule, shape, dtype: draw(rule, shape, dtype, generator))
-    traffic = Traffic(program, init["inputs"], kept["traffic"])
-    print(f"{words.model.stem}: {len(traffic.sizes)} calls of {' x '.join(traffic.symbols)}, {torch.get_num_threads()} threads")
+    traffic = Traffic(program, init["inputs"], kept["traffic"], words.device)
+    program = on_device(program, words.device)
+    where = torch.cuda.get_device_name() if words.device == "cuda" else f"{torch.get_num_threads()} threads"
+    print(f"{words.model.stem}: {len(traffic.sizes)} calls of {' x '.join(traffic.symbols)}, {where}")
     print(f"keirin: {kept['ms'] / 1e3:.2f} s, eager {kept['eager_ms'] / 1e3:.2f} s ({kept['eager_ms'] / kept['ms']:.3f}x); p99 over "
           f"eager's {kept['p99_over_eager']:.2f}; {kept['compiles_on_requests']} compiles on calls; {kept['wrong']} answers not eager's")
     rows = []
     with torch.no_grad():
         eager = program.module()
-        for name in words.peers:
-            rows.append(measure(name, PEERS[name], program, eager, traffic))
+        for name in words.peers or ON[words.device]:
+            rows.append(measure(name, PEERS[name], program, eager, traffic, words.budget))
             print(text_of(rows[-1]), flush=True)
     if words.json:
         there = [name for name in ("torch", "onnxruntime", "openvino") if importlib.util.find_spec(name)]
         versions = {name: importlib.metadata.version(name) for name in there}
         words.json.write_text(json.dumps({"schema": "keirin/sizes-peers/1", "model": words.model.stem, "versions": versions, "rows": rows,
-                                          "keirin": {k: v for k, v in kept.items() if k not in ("row", "traffic")}}, indent=1) + "\n")
+                                          "keirin": {k: v for k, v in kept.items() if k not in ("row", "traffic", "calls_ms")}}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
