@@ -6,10 +6,10 @@
 
 Sizes come from the JSON file, weights and values from the model's own rules. A peer is built once, for any size: torch.compile with
 dynamic=True, which compiles within calls when a guard fails, and on a GPU also with its recordings (reduce-overhead); ONNX Runtime (of
-torch.onnx.export, which needs onnxscript) and OpenVINO on processors, of the exported program. What is not installed, or refuses the model,
-is a row that says so. Eager has a thread of its own for each peer, since LibTorch keeps what cuDNN planned for a thread. Printed for each: seconds to build, time of all
-calls and of eager's, the p99 of a call over eager's at its size, calls that took more than ten times eager's (as those that compile do)
-and answers that are not eager's.
+torch.onnx.export, which needs onnxscript) and OpenVINO on processors, of the exported program. What is not installed, or refuses the
+model, is a row that says so. The peer and eager each have a thread of their own, since LibTorch keeps what cuDNN planned for a thread.
+Printed for each: seconds to build, time of all calls and of eager's, the p99 of a call over eager's at its size, calls that took more than
+ten times eager's (as those that compile do) and answers that are not eager's.
 """
 import argparse
 import concurrent.futures
@@ -31,6 +31,7 @@ from worker import error_of, leaves, on_device  # noqa: E402
 FAR_OFF = {torch.bfloat16: 1e-1, torch.float16: 1e-2}  # of an output's largest element, as keirin_sizes has it;
 FAR_OFF_F32 = 1e-3
 STALL = 10
+PAUSE = 0.003  # before each call: threads that wait for more to do look for it a while
 
 
 def needs(*packages):
@@ -118,25 +119,25 @@ def is_another(outputs, eager) -> bool:
 
 
 def measure(name: str, build, program, eager, traffic: Traffic, budget: float) -> dict:
-    start = time.perf_counter()
-    try:
-        peer = build(program, traffic.inputs(0))
-        timed(peer, traffic.inputs(0), traffic.wait)
-    except Exception as error:  # a row of the table
-        return {"peer": name, "refused": str(error).strip().splitlines()[0][:200]}
-    built, ours, theirs, wrong = time.perf_counter() - start, [], [], 0
-    with concurrent.futures.ThreadPoolExecutor(1) as alone:
-        alone.submit(timed, eager, traffic.inputs(0), traffic.wait).result()
+    with concurrent.futures.ThreadPoolExecutor(1) as of_peer, concurrent.futures.ThreadPoolExecutor(1) as of_eager:
+        start = time.perf_counter()
+        try:
+            peer = of_peer.submit(build, program, traffic.inputs(0)).result()
+            of_peer.submit(timed, peer, traffic.inputs(0), traffic.wait).result()
+        except Exception as error:  # a row of the table
+            return {"peer": name, "refused": str(error).strip().splitlines()[0][:200]}
+        built, ours, theirs, wrong = time.perf_counter() - start, [], [], 0
+        callers = {"peer": (of_peer, peer), "eager": (of_eager, eager)}
+        of_eager.submit(timed, eager, traffic.inputs(0), traffic.wait).result()
         begun = time.perf_counter()
         for i in range(len(traffic.sizes)):
             if time.perf_counter() - begun > budget:
                 break
             inputs, answers, seconds = traffic.inputs(i), {}, {}
             for who in ("peer", "eager")[:: -1 if i % 2 else 1]:
-                if who == "peer":
-                    answers[who], seconds[who] = timed(peer, inputs, traffic.wait)
-                else:
-                    answers[who], seconds[who] = alone.submit(timed, eager, inputs, traffic.wait).result()
+                time.sleep(PAUSE)
+                thread, call = callers[who]
+                answers[who], seconds[who] = thread.submit(timed, call, inputs, traffic.wait).result()
             ours.append(seconds["peer"])
             theirs.append(seconds["eager"])
             wrong += is_another(answers["peer"], answers["eager"])
@@ -148,9 +149,9 @@ def measure(name: str, build, program, eager, traffic: Traffic, budget: float) -
 def text_of(row: dict) -> str:
     if "refused" in row:
         return f"{row['peer']}: {row['refused']}"
-    return (f"{row['peer']}: built in {row['build_s']:.1f} s; {row['calls']} calls in {row['s']:.2f} s, eager {row['eager_s']:.2f} s ({row['ratio']:.3f}x); p99 "
-            f"over eager's {row['p99_over_eager']:.2f}; {row['stalls']} calls of more than {STALL} times eager's; {row['wrong']} answers "
-            "not eager's")
+    return (f"{row['peer']}: built in {row['build_s']:.1f} s; {row['calls']} calls in {row['s']:.2f} s, eager {row['eager_s']:.2f} s "
+            f"({row['ratio']:.3f}x); p99 over eager's {row['p99_over_eager']:.2f}; {row['stalls']} calls of more than {STALL} times "
+            f"eager's; {row['wrong']} answers not eager's")
 
 
 def main() -> None:
@@ -167,7 +168,8 @@ def main() -> None:
     generator = torch.Generator().manual_seed(init["seed"])
     program, _ = archive.read(words.model, lambda rule, shape, dtype: draw(rule, shape, dtype, generator))
     traffic = Traffic(program, init["inputs"], kept["traffic"], words.device)
-    program = on_device(program, words.device)
+    # With its number: assertions in it compare that.
+    program = on_device(program, "cuda:0" if words.device == "cuda" else words.device)
     where = torch.cuda.get_device_name() if words.device == "cuda" else f"{torch.get_num_threads()} threads"
     print(f"{words.model.stem}: {len(traffic.sizes)} calls of {' x '.join(traffic.symbols)}, {where}")
     print(f"keirin: {kept['ms'] / 1e3:.2f} s, eager {kept['eager_ms'] / 1e3:.2f} s ({kept['eager_ms'] / kept['ms']:.3f}x); p99 over "
@@ -181,8 +183,9 @@ def main() -> None:
     if words.json:
         there = [name for name in ("torch", "onnxruntime", "openvino") if importlib.util.find_spec(name)]
         versions = {name: importlib.metadata.version(name) for name in there}
-        words.json.write_text(json.dumps({"schema": "keirin/sizes-peers/1", "model": words.model.stem, "versions": versions, "rows": rows,
-                                          "keirin": {k: v for k, v in kept.items() if k not in ("row", "traffic", "calls_ms")}}, indent=1) + "\n")
+        ours = {k: v for k, v in kept.items() if k not in ("row", "traffic", "calls_ms")}
+        told = {"schema": "keirin/sizes-peers/1", "model": words.model.stem, "versions": versions, "rows": rows, "keirin": ours}
+        words.json.write_text(json.dumps(told, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What sizes that change cost: a session that decides beside its calls meets sizes drawn so that one of size n is as likely as 1 / n, in
-// each free dimension. The first two bring about ranges; then come the rest, each call beside eager's on the same inputs, in turns, eager's
+// each free dimension. The first two bring about ranges; then come the rest, each call beside eager's on the same inputs, in turns, each
 // in a thread of its own.
 //
 //   keirin_sizes [--sizes 1000] [--most 64,512] [--longest 100] [--budget 240] [--seed 1] [--race-limit 2] [--choice cpu/all]
@@ -55,6 +55,7 @@ constexpr auto kLong = std::chrono::minutes(30);
 // Of an output's largest element: more is another answer. Of two that round to few bits each is off.
 double far_off(DType dtype) { return dtype == DType::k_bf16 ? 1e-1 : dtype == DType::k_f16 ? 1e-2 : 1e-3; }
 constexpr int kTimedSizes = 100;  // whose way from the first call to the plan is looked at, one at a time,
+constexpr std::chrono::milliseconds kPause(3);  // before each call: threads that wait for more to do look for it a while, on others' cores
 constexpr double kTimedShare = 0.25;  // in so much of the budget
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
@@ -212,12 +213,12 @@ bool parse(int argc, char** argv, Arguments& a) {
   return !a.model.empty() && a.sizes > 0 && known;
 }
 
-// Eager as it would be without us, in a thread of its own: what a device's libraries plan at a thread's first call of a size, LibTorch
-// keeps for that thread, so that neither of the two finds done what the other one did.
-class EagerAlone {
+// A thread that calls, and sleeps between. The session has one and eager another: what a device's libraries plan at a thread's first call
+// of a size, LibTorch keeps for that thread, so that neither finds done what the other one did, and both wake to cold caches.
+class Caller {
  public:
-  explicit EagerAlone(Session& session) : session_(session), thread_([this] { work(); }) {}
-  ~EagerAlone() {
+  Caller() : thread_([this] { work(); }) {}
+  ~Caller() {
     {
       const std::lock_guard lock(mutex_);
       ends_ = true;
@@ -225,16 +226,16 @@ class EagerAlone {
     changed_.notify_all();
     thread_.join();
   }
-  EagerAlone(const EagerAlone&) = delete;
-  EagerAlone& operator=(const EagerAlone&) = delete;
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
 
-  // Until the device is done.
-  Result<Tensors> call(const Tensors& inputs, TensorServices& services, double& milliseconds) {
+  // Until the session's device is done.
+  Result<Tensors> call(Session& session, TensorServices& services, const std::function<Result<Tensors>()>& how, double& milliseconds) {
     std::unique_lock lock(mutex_);
     job_ = [&, this] {
       const auto start = Clock::now();
-      answer_ = session_.call_eager(inputs);
-      if (const Status done = services.synchronize(session_.device()); !done.ok()) answer_ = done;
+      answer_ = how();
+      if (const Status done = services.synchronize(session.device()); !done.ok()) answer_ = done;
       milliseconds = ms_since(start);
     };
     changed_.notify_all();
@@ -254,7 +255,6 @@ class EagerAlone {
     }
   }
 
-  Session& session_;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::function<void()> job_;
@@ -263,20 +263,22 @@ class EagerAlone {
   std::thread thread_;
 };
 
+struct Callers {
+  Caller ours, eager;
+};
+
 // In turns, `eager_first` or not: who comes second finds the inputs in the caches. A device's work is waited for.
-Result<Difference> answer(Session& session, EagerAlone& alone, TensorServices& services, const Tensors& inputs, bool eager_first,
+Result<Difference> answer(Session& session, Callers& callers, TensorServices& services, const Tensors& inputs, bool eager_first,
                           double& plan_ms, double& eager_ms) {
   Tensors ours, eager;
   KRN_TRY(services.synchronize(session.device()));
   for (const bool own : {!eager_first, eager_first}) {
-    if (!own) {
-      KRN_TRY_LET(eager, alone.call(inputs, services, eager_ms));
-      continue;
+    std::this_thread::sleep_for(kPause);
+    if (own) {
+      KRN_TRY_LET(ours, callers.ours.call(session, services, [&] { return session.call(inputs); }, plan_ms));
+    } else {
+      KRN_TRY_LET(eager, callers.eager.call(session, services, [&] { return session.call_eager(inputs); }, eager_ms));
     }
-    const auto start = Clock::now();
-    KRN_TRY_LET(ours, session.call(inputs));
-    KRN_TRY(services.synchronize(session.device()));
-    plan_ms = ms_since(start);
   }
   return difference(ours, eager, services);
 }
@@ -396,7 +398,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
   const bool draws = a.buckets.empty() && a.traffic == "drawn" && a.at.empty();
 
   // One new size at a time, the machine idle.
-  EagerAlone alone(*session);
+  Callers callers;
   std::vector<double> beyond, ready;
   const auto began = Clock::now();
   const auto time_left = [&](double share) { return ms_since(began) < 1e3 * share * a.budget_seconds; };
@@ -404,7 +406,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1, drawn.next()));
     if (session->is_decided(inputs)) continue;
     double first = 0, eager = 0;
-    KRN_TRY(answer(*session, alone, runtime.tensors(), inputs, false, first, eager).status());
+    KRN_TRY(answer(*session, callers, runtime.tensors(), inputs, false, first, eager).status());
     const auto start = Clock::now();
     beyond.push_back(first - eager);
     while (!session->is_decided(inputs) && !session->settle({})) std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -428,7 +430,7 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
     KRN_TRY_LET(const Tensors inputs, session->example_inputs(1 + static_cast<uint64_t>(i), traffic[static_cast<size_t>(i)]));
     double plan = 0, eager = 0;
     const uint64_t by_plan = session->activity().by_plan;
-    KRN_TRY_LET(const Difference off, answer(*session, alone, runtime.tensors(), inputs, i % 2 == 1, plan, eager));
+    KRN_TRY_LET(const Difference off, answer(*session, callers, runtime.tensors(), inputs, i % 2 == 1, plan, eager));
     worst = std::max(worst, off.of_largest);
     wrong += off.is_another;
     plan_total += plan, eager_total += eager;

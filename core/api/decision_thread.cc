@@ -28,6 +28,7 @@ using Tensors = std::vector<TensorRef>;
 constexpr int kAttempts = 5;               // where others have the machine
 constexpr auto kFirstRest = 5s;            // between them; doubles
 constexpr auto kRestUntilIdle = 10s;       // between looks whether the processors are
+constexpr int kMostBetween = 2;            // sizes checked to find where the choice changes (size_between)
 constexpr size_t kMetFirst = 2;            // of the sizes checked, those that brought a range about (sizes_to_check)
 constexpr size_t kMostWaiting = 256;       // sizes that wait for their plans; more ask again when they are met again
 constexpr size_t kMostLeft = 4096;         // sizes of which is remembered that eager is to answer them
@@ -452,11 +453,11 @@ bool DecisionThread::check_sizes(Task& task) {
     keep_begun_ranges(session_, box, met);
   }
   bool again = false, raced = false;
-  for (const Sizes& sizes : sizes_to_check(box, met)) {
+  const auto check = [&](const Sizes& sizes) {
     const auto at = std::find_if(checked_.begin(), checked_.end(), [&](const CheckedSizes& c) { return c.sizes == sizes; });
-    if (at != checked_.end() && !at->disturbed) continue;
+    if (at != checked_.end() && !at->disturbed) return;
     Result<CheckedSizes> check = check_at(sizes, task);
-    if (queue_->stop) return false;
+    if (queue_->stop) return;
     if (!check.ok()) {
       // Eager refuses these sizes, although the export allows them, or memory does not suffice for them: eager answers there.
       session_.tell(Event::Kind::kChanged, kNote, "a range is not checked everywhere: " + check.status().message().what);
@@ -473,7 +474,12 @@ bool DecisionThread::check_sizes(Task& task) {
     raced |= check->disturbed && !check->taken_over;
     if (at != checked_.end()) *at = std::move(*check);
     else checked_.push_back(std::move(*check));
-  }
+  };
+  for (const Sizes& sizes : sizes_to_check(box, met))
+    if (!queue_->stop) check(sizes);
+  for (int i = 0; i < kMostBetween && !queue_->stop; ++i)
+    if (const std::optional<Sizes> sizes = size_between(box, checked_)) check(*sizes);
+  if (queue_->stop) return false;
   session_.ranges.set(std::move(box), divide(checked_), checked_);
   if (lasting_ && !again) keep_ranges(session_);
   {

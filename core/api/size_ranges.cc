@@ -20,6 +20,7 @@ constexpr double kClearlyFaster = 1.1;  // than eager, by times that the race to
 constexpr double kNearFastest[] = {1.05, 1.15, 1.4, 2};
 constexpr uint32_t kSeed = 1;          // of the sizes drawn: the next process finds the decisions of this one
 constexpr int kDrawn = 3;
+constexpr double kWideCut = 8;         // times the volume on its other side
 constexpr size_t kMostReasons = 16;
 constexpr size_t kMostTried = 64;         // sizes that are remembered of tried_at_once
 constexpr int kMostFailures = 8;          // until nobody tries to find out what making a plan of what is there takes
@@ -228,6 +229,32 @@ std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks) {
     join_equal(pieces);
   }
   return pieces;
+}
+
+std::optional<Sizes> size_between(const SizeBox& box, const std::vector<CheckedSizes>& checks) {
+  const std::vector<SizePiece> pieces = divide(checks);
+  const auto volume = [](const CheckedSizes* check) { return static_cast<double>(volume_of(check->sizes)); };
+  double widest = kWideCut;
+  std::optional<Sizes> out;
+  for (size_t i = 0; i + 1 < pieces.size(); ++i) {
+    const CheckedSizes *below = nullptr, *above = nullptr;
+    for (const CheckedSizes& check : checks) {
+      const bool is_below = volume_of(check.sizes) <= pieces[i].most;
+      if (is_below && (!below || volume(&check) > volume(below))) below = &check;
+      if (!is_below && (!above || volume(&check) < volume(above))) above = &check;
+    }
+    if (!below || !above || volume(above) < widest * volume(below)) continue;
+    Sizes between;
+    for (size_t k = 0; k < box.least.size(); ++k) {
+      const double middle = std::sqrt(static_cast<double>(below->sizes[k]) * static_cast<double>(above->sizes[k]));
+      between.push_back(std::clamp<int64_t>(std::lround(middle), box.least[k], box.most[k]));
+    }
+    const auto known = [&](const CheckedSizes& check) { return check.sizes == between; };
+    if (std::ranges::any_of(checks, known)) continue;
+    widest = volume(above) / volume(below);
+    out = std::move(between);
+  }
+  return out;
 }
 
 std::shared_ptr<const SizeRange> SizeRanges::find(const Sizes& sizes) const {

@@ -70,6 +70,10 @@ inline constexpr size_t kMostPieces = 4;
 // Recordings are for one size and answer none.
 std::vector<SizePiece> divide(const std::vector<CheckedSizes>& checks);
 
+// Where to look next, so that a cut comes to lie where the choice changes: half way, as times grow, between the checked sizes on both sides
+// of the cut that has the most sizes of which nobody knows. Nothing where no cut is that wide.
+std::optional<Sizes> size_between(const SizeBox& box, const std::vector<CheckedSizes>& checks);
+
 // One piece in service. What is counted and watched is counted and watched for all its sizes together.
 struct SizeRange {
   SizePiece piece;

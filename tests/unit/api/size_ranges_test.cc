@@ -115,6 +115,18 @@ TEST(Divide, EqualVolumesAreNotToldApart) {
   EXPECT_EQ(text(divide(checks)), "16..16:eager");
 }
 
+TEST(SizeBetween, IsInTheMiddleOfTheWidestCut) {
+  const SizeBox box{{1}, {4096}};
+  const auto small = [](int64_t size) { return at(size, {plan("cpu/all", 1)}); };
+  const auto large = [](int64_t size) { return at(size, {plan("cpu/all", 1, "slower")}); };
+  EXPECT_EQ(size_between(box, {small(1), small(4096)}), std::nullopt) << "one piece";
+  EXPECT_EQ(size_between(box, {small(1), large(7), large(4096)}), std::nullopt) << "narrow enough";
+  EXPECT_EQ(size_between(box, {small(1), small(4), large(400), large(4096)}), Sizes{40});
+  EXPECT_EQ(size_between(box, {small(1), small(4), large(400), small(40), large(4096)}), Sizes{126});
+  EXPECT_EQ(size_between(box, {small(1), small(4), large(400), small(40), large(126), large(4096)}), std::nullopt);
+  EXPECT_EQ(size_between({{1, 2}, {8, 256}}, {{{1, 4}, "", false, {plan("cpu/all", 1)}}, {{2, 253}, "", false, {}}}), (Sizes{1, 32}));
+}
+
 TEST(SizesToCheck, AreTheEndsTheMetAndThreeDrawnOnes) {
   const SizeBox box{{1, 2}, {64, 512}};
   const std::vector<Sizes> sizes = sizes_to_check(box, {{8, 16}, {3, 7}});
