@@ -13,6 +13,7 @@ ten times eager's (as those that compile do) and answers that are not eager's.
 """
 import argparse
 import concurrent.futures
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -28,8 +29,7 @@ import archive  # noqa: E402
 from check import draw  # noqa: E402
 from worker import error_of, leaves, on_device  # noqa: E402
 
-FAR_OFF = {torch.bfloat16: 1e-1, torch.float16: 1e-2}  # of an output's largest element, as keirin_sizes has it;
-FAR_OFF_F32 = 1e-3
+FAR_OFF = {torch.bfloat16: 1e-1, torch.float16: 1e-2, torch.float32: 1e-3}  # of an output's largest element, as keirin_sizes has it
 STALL = 10
 PAUSE = 0.003  # before each call: threads that wait for more to do look for it a while
 
@@ -40,12 +40,8 @@ def needs(*packages):
             raise RuntimeError(f"the Python package {package} is not installed")
 
 
-def with_torch_compile(program, inputs):
-    return torch.compile(program.module(), dynamic=True)
-
-
-def with_recordings(program, inputs):
-    return torch.compile(program.module(), dynamic=True, mode="reduce-overhead")
+def with_torch_compile(program, inputs, mode="default"):
+    return torch.compile(program.module(), dynamic=True, mode=mode)
 
 
 def with_onnxruntime(program, inputs):
@@ -71,15 +67,11 @@ def with_openvino(program, inputs):
     return lambda *given: [torch.from_numpy(y) for y in request.infer([x.numpy() for x in given], share_inputs=True).to_tuple()]
 
 
-PEERS = {
-    "torch.compile dynamic": with_torch_compile,
-    "torch.compile dynamic reduce-overhead": with_recordings,
-    "onnxruntime": with_onnxruntime,
-    "openvino": with_openvino,
-}
-ON = {
-    "cpu": ["torch.compile dynamic", "onnxruntime", "openvino"],
-    "cuda": ["torch.compile dynamic", "torch.compile dynamic reduce-overhead"],
+PEERS = {  # and the devices that each is asked on
+    "torch.compile dynamic": (with_torch_compile, ("cpu", "cuda")),
+    "torch.compile dynamic reduce-overhead": (functools.partial(with_torch_compile, mode="reduce-overhead"), ("cuda",)),
+    "onnxruntime": (with_onnxruntime, ("cpu",)),
+    "openvino": (with_openvino, ("cpu",)),
 }
 
 
@@ -108,14 +100,13 @@ def timed(call, inputs, wait):
     wait()
     start = time.perf_counter()
     with torch.no_grad():  # a thread's own
-        outputs = [each.clone() for each in leaves(call(*inputs))]  # a recording's are written by the next call
+        outputs = call(*inputs)  # a recording's hold until its next call
     wait()
     return outputs, time.perf_counter() - start
 
 
 def is_another(outputs, eager) -> bool:
-    limit = max((FAR_OFF.get(each.dtype, FAR_OFF_F32) for each in eager), default=FAR_OFF_F32)
-    return error_of(outputs, eager) > limit
+    return error_of(outputs, eager) > max(FAR_OFF.get(each.dtype, FAR_OFF[torch.float32]) for each in leaves(eager))
 
 
 def measure(name: str, build, program, eager, traffic: Traffic, budget: float) -> dict:
@@ -177,8 +168,8 @@ def main() -> None:
     rows = []
     with torch.no_grad():
         eager = program.module()
-        for name in words.peers or ON[words.device]:
-            rows.append(measure(name, PEERS[name], program, eager, traffic, words.budget))
+        for name in words.peers or [each for each, (_, devices) in PEERS.items() if words.device in devices]:
+            rows.append(measure(name, PEERS[name][0], program, eager, traffic, words.budget))
             print(text_of(rows[-1]), flush=True)
     if words.json:
         there = [name for name in ("torch", "onnxruntime", "openvino") if importlib.util.find_spec(name)]

@@ -55,8 +55,8 @@ constexpr auto kLong = std::chrono::minutes(30);
 // Of an output's largest element: more is another answer. Of two that round to few bits each is off.
 double far_off(DType dtype) { return dtype == DType::k_bf16 ? 1e-1 : dtype == DType::k_f16 ? 1e-2 : 1e-3; }
 constexpr int kTimedSizes = 100;  // whose way from the first call to the plan is looked at, one at a time,
-constexpr std::chrono::milliseconds kPause(3);  // before each call: threads that wait for more to do look for it a while, on others' cores
 constexpr double kTimedShare = 0.25;  // in so much of the budget
+constexpr std::chrono::milliseconds kPause(3);  // before each call: threads that wait for more to do look for it a while, on others' cores
 
 double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 

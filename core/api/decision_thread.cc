@@ -453,7 +453,7 @@ bool DecisionThread::check_sizes(Task& task) {
     keep_begun_ranges(session_, box, met);
   }
   bool again = false, raced = false;
-  const auto check = [&](const Sizes& sizes) {
+  const auto look_at = [&](const Sizes& sizes) {
     const auto at = std::find_if(checked_.begin(), checked_.end(), [&](const CheckedSizes& c) { return c.sizes == sizes; });
     if (at != checked_.end() && !at->disturbed) return;
     Result<CheckedSizes> check = check_at(sizes, task);
@@ -476,9 +476,9 @@ bool DecisionThread::check_sizes(Task& task) {
     else checked_.push_back(std::move(*check));
   };
   for (const Sizes& sizes : sizes_to_check(box, met))
-    if (!queue_->stop) check(sizes);
+    if (!queue_->stop) look_at(sizes);
   for (int i = 0; i < kMostBetween && !queue_->stop; ++i)
-    if (const std::optional<Sizes> sizes = size_between(box, checked_)) check(*sizes);
+    if (const std::optional<Sizes> sizes = size_between(box, checked_)) look_at(*sizes);
   if (queue_->stop) return false;
   session_.ranges.set(std::move(box), divide(checked_), checked_);
   if (lasting_ && !again) keep_ranges(session_);

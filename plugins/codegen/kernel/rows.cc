@@ -4,6 +4,7 @@
 #include "plugins/codegen/kernel/rows.h"
 
 #include <bit>
+#include <cmath>
 
 #include "abi/scalar.h"
 #include "plugins/codegen/kernel/number.h"
@@ -138,6 +139,22 @@ int32_t build_literal(Dag& dag, Kind kind, double real, int64_t integer) {
   bool floating = kind == Kind::kF32 || kind == Kind::kF64;
   uint64_t bits = floating ? std::bit_cast<uint64_t>(real) : static_cast<uint64_t>(kind == Kind::kBool ? integer != 0 : integer);
   return dag.add(Node{Prim::kLiteral, kind, -1, -1, -1, bits});
+}
+
+int32_t build_count(Dag& dag, int32_t divisor) {
+  constexpr double kMostExact = 1 << 24;  // f32 holds every whole number up to it
+  const Node n = dag.nodes[divisor];
+  if (n.prim != Prim::kLiteral || (n.kind != Kind::kF32 && n.kind != Kind::kF64)) return divisor;
+  const double by = std::bit_cast<double>(n.imm);
+  if (!(by >= 1 && by <= kMostExact) || by != std::floor(by)) return divisor;
+  return dag.add(Node{Prim::kConvert, n.kind, build_literal(dag, Kind::kI64, 0, static_cast<int64_t>(by))});
+}
+
+std::optional<double> number_of(const Dag& dag, int32_t node) {
+  const Node& n = dag.nodes[node];
+  if (n.prim == Prim::kConvert && dag.nodes[n.a].kind == Kind::kI64) return number_of(dag, n.a);
+  if (n.prim != Prim::kLiteral) return std::nullopt;
+  return n.kind == Kind::kF32 || n.kind == Kind::kF64 ? std::bit_cast<double>(n.imm) : static_cast<double>(static_cast<int64_t>(n.imm));
 }
 
 int32_t build_storage_round(Dag& dag, int32_t value, uint8_t dtype) {

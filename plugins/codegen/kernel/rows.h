@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -37,6 +38,11 @@ int32_t build_cast(Dag& dag, int32_t value, uint8_t from, uint8_t to);
 // Rounds to (f16, bf16) or wraps to (integers) the dtype; the value itself where that changes nothing.
 int32_t build_storage_round(Dag& dag, int32_t value, uint8_t dtype);
 int32_t build_literal(Dag& dag, Kind kind, double real, int64_t integer);
+// What a sum is divided by is how many were summed, which changes with the sizes: where the literal is a whole number it is converted from
+// an integer, which can be an argument of a kernel (is_argument), so that means of all sizes share one. Else the divisor itself.
+int32_t build_count(Dag& dag, int32_t divisor);
+// The number that a literal or a count is; nothing where the node is neither.
+std::optional<double> number_of(const Dag& dag, int32_t node);
 
 Monoid monoid_of(uint32_t reduce_op);
 

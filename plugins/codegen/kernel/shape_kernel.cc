@@ -4,7 +4,6 @@
 #include "plugins/codegen/kernel/shape_kernel.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <optional>
 
@@ -154,17 +153,11 @@ class Shaper {
       if (a.in_row) count *= static_cast<double>(a.size);
     if (count < kFewest) return;
     const auto node = [&](int32_t id) -> const Node& { return d_.dag.nodes[id]; };
-    const auto number = [&](int32_t id) -> std::optional<double> {
-      const Node& n = node(id);
-      if (n.prim == Prim::kConvert && node(n.a).prim == Prim::kLiteral && node(n.a).kind == Kind::kI64)
-        return static_cast<double>(static_cast<int64_t>(node(n.a).imm));
-      return n.prim == Prim::kLiteral ? std::optional(std::bit_cast<double>(n.imm)) : std::nullopt;
-    };
     // Of which sum the node is the mean, or -1.
     const auto mean_of = [&](int32_t id) {
       const Node& n = node(id);
       if ((n.prim != Prim::kDiv && n.prim != Prim::kMul) || node(n.a).prim != Prim::kScalar) return -1;
-      const std::optional<double> by = number(n.b);
+      const std::optional<double> by = number_of(d_.dag, n.b);
       const double wanted = n.prim == Prim::kDiv ? count : 1 / count;
       const bool close = by && std::abs(*by - wanted) <= 1e-7 * wanted;  // as an f32 has it
       return close && reduces_[node(n.a).imm].monoid == Monoid::kSum ? static_cast<int>(node(n.a).imm) : -1;

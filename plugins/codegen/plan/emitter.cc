@@ -4,8 +4,6 @@
 #include "plugins/codegen/plan/emitter.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <optional>
@@ -290,7 +288,7 @@ class Emitter {
   int32_t scalar(const Tensor& tensor, const TensorNode& node, int place) {
     std::vector<int32_t> x;
     for (int o : node.operands) x.push_back(value(o, place));
-    if (node.op == kOp_div && is_sum(node.operands[0])) x[1] = count(x[1]);
+    if (node.op == kOp_div && is_sum(node.operands[0])) x[1] = build_count(draft_.dag, x[1]);
     int32_t out = node.op == kOp_cast ? build_cast(draft_.dag, x[0], r_.tensors[node.operands[0]].dtype, tensor.dtype)
                                       : build_scalar(draft_.dag, node.op, x);
     return settle(tensor, out);
@@ -301,17 +299,6 @@ class Emitter {
     while (node && (node->op == kOp_cast || op_kind(node->op) == OpKind::kMove) && node->operands.size() == 1)
       node = r_.producer(node->operands[0]);
     return node && node->op == kOp_sum;
-  }
-
-  // What a sum is divided by is how many were summed, which changes with the sizes: whole numbers can be arguments of a kernel
-  // (is_argument), so that means of different sizes share one.
-  int32_t count(int32_t divisor) {
-    constexpr double kMostExact = 1 << 24;  // f32 holds every whole number up to it
-    const Node n = draft_.dag.nodes[divisor];
-    if (n.prim != Prim::kLiteral || (n.kind != Kind::kF32 && n.kind != Kind::kF64)) return divisor;
-    const double by = std::bit_cast<double>(n.imm);
-    if (!(by >= 1 && by <= kMostExact) || by != std::floor(by)) return divisor;
-    return draft_.dag.add(Node{Prim::kConvert, n.kind, build_literal(draft_.dag, Kind::kI64, 0, static_cast<int64_t>(by))});
   }
 
   // What readers may see: rounded where the graph says so, wrapped where integers are narrow.
