@@ -55,7 +55,7 @@ Result<uint64_t> count_shape(const Shape& shape, bool last, bool laid_out, Tenso
   std::vector<TensorRef> operands, constants;
   for (const Dims& sizes : {shape.x, shape.weight, Dims{shape.weight[0]}}) {
     const Type each = type(sizes);
-    KRN_TRY_LET(TensorRef tensor, services.allocate({each.dtype, each.sizes, each.strides, {}}));
+    KRN_TRY_LET(TensorRef tensor, services.allocate({each.dtype, each.sizes.vec(), each.strides.vec(), {}}));
     auto* data = static_cast<float*>(tensor->data());
     for (int64_t i = 0; i < each.num_elements(); ++i) data[i] = static_cast<float>(i % 17) / 17.0F - 0.5F;
     operands.push_back(tensor);
@@ -63,7 +63,7 @@ Result<uint64_t> count_shape(const Shape& shape, bool last, bool laid_out, Tenso
   }
   const ValueId x = graph.add_input(type(shape.x), 0), weight = graph.add_constant(type(shape.weight), 0, ValueKind::kConstant),
                 bias = graph.add_constant(type({shape.weight[0]}), 1, ValueKind::kConstant);
-  std::vector<Attr> attrs;
+  Attrs attrs;
   if (shape.code == OpCode::k_conv) {
     const int64_t padding = shape.weight[2] / 2;
     attrs = {{AttrKey::k_stride, Dims{shape.stride, shape.stride}},

@@ -466,7 +466,7 @@ Result<TensorRef> Buckets::padded(const Input& input, const TensorRef& tensor, c
     large.sizes.push_back(size);
   }
   if (large.sizes == small.sizes) return tensor;
-  const std::vector<int64_t> strides = contiguous_strides(large.sizes);
+  const std::vector<int64_t> strides = contiguous_strides(large.sizes).vec();
   KRN_TRY_LET(const TensorRef out, services.allocate(large));
   TensorRef fill = input.filled;
   if (!fill) {
@@ -515,7 +515,7 @@ Result<Tensors> Buckets::cut(const Tensors& outputs, const Sizes& from) const {
   Tensors out;
   for (size_t i = 0; i < outputs.size(); ++i) {
     TensorSpec spec = spec_of(*outputs[i]);
-    if (spec.strides.empty()) spec.strides = contiguous_strides(spec.sizes);
+    if (spec.strides.empty()) spec.strides = contiguous_strides(spec.sizes).vec();
     bool cuts = false;
     for (size_t d = 0; d < outputs_[i].cut.size(); ++d) {
       if (!outputs_[i].cut[d]) continue;

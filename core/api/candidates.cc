@@ -62,14 +62,14 @@ Result<PlanStep> eager_step(const Prepared& prepared, OpId id, const WhyEager& w
   PlanStep step;
   step.name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
   step.eager = eager_call(std::move(call));
-  step.operands = op.operands;
-  step.results = op.results;
+  step.operands.assign(op.operands.begin(), op.operands.end());
+  step.results.assign(op.results.begin(), op.results.end());
   // Rows other than moves and casts compute into memory of their own; what an opaque operator does is its own affair.
   const OpRow* row = find_row(op.code);
   step.may_alias = !row || row->kind == RowKind::kOpaque || row->kind == RowKind::kMove || op.code == OpCode::k_cast;
-  step.origin = op.origin;
+  step.origin = op.origin.str();
   step.reason = why.reason;
-  step.note = why.words + (op.origin.empty() ? "" : "; " + op.origin) + laid_out;
+  step.note = why.words + (op.origin.empty() ? "" : "; " + op.origin.str()) + laid_out;
   return step;
 }
 

@@ -2,6 +2,7 @@
 #include "core/api/enter.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/api/deciding.h"
@@ -23,7 +24,7 @@ std::optional<OutputForms> plain_forms(const Graph& captured, Device device) {
   for (const Output& output : captured.outputs) {
     if (output.updates != kNone || output.alias_of != kNone) return std::nullopt;
     const Type& type = captured.type(output.value);
-    out.specs.push_back({type.dtype, type.sizes, contiguous_strides(type.sizes), device});
+    out.specs.push_back({type.dtype, type.sizes.vec(), contiguous_strides(type.sizes).vec(), device});
   }
   return out;
 }
@@ -36,7 +37,7 @@ bool same_forms(const OutputForms& a, const OutputForms& b) {
 // Of a graph without its sizes: operators, what they read, and dtypes.
 Hash structure_of(const Graph& graph) {
   std::vector<uint32_t> words;
-  const auto add = [&](const std::vector<ValueId>& list) {
+  const auto add = [&](const auto& list) {
     words.push_back(static_cast<uint32_t>(list.size()));
     words.insert(words.end(), list.begin(), list.end());
   };
@@ -47,7 +48,7 @@ Hash structure_of(const Graph& graph) {
     words.push_back(static_cast<uint32_t>(op.code));
     add(op.operands), add(op.results);
   }
-  for (const Output& output : graph.outputs) add({output.value, output.updates, output.alias_of});
+  for (const Output& output : graph.outputs) add(std::to_array({output.value, output.updates, output.alias_of}));
   return sha256(words.data(), words.size() * sizeof(uint32_t));
 }
 

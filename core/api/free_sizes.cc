@@ -152,7 +152,7 @@ Sizes Session::Impl::range_sizes(const std::vector<TensorSpec>& specs) const {
   if (!shapes.ok() || shapes->specs.size() != specs.size()) return {};
   for (size_t i = 0; i < specs.size(); ++i) {
     if (specs[i].dtype != shapes->specs[i].dtype || specs[i].sizes != shapes->specs[i].sizes) return {};
-    const std::vector<int64_t> dense = contiguous_strides(specs[i].sizes);
+    const Dims dense = contiguous_strides(specs[i].sizes);
     for (size_t d = 0; d < dense.size(); ++d)
       if (specs[i].sizes[d] > 1 && !specs[i].strides.empty() && specs[i].strides[d] != dense[d]) return {};
   }

@@ -56,9 +56,9 @@ double copy_seconds(TensorServices& services, Device device, double bytes) {
 }
 
 // Flops a second of one operator on these types, as LibTorch runs it. Negative: it does not run here.
-double rate_of(TensorServices& services, Device device, OpCode code, const Type& left, const Type& right, std::vector<Attr> attrs) {
+double rate_of(TensorServices& services, Device device, OpCode code, const Type& left, const Type& right, Attrs attrs) {
   Graph graph;
-  const std::vector<ValueId> operands = {graph.add_input(left, 0), graph.add_input(right, 1)};
+  const ValueIds operands = {graph.add_input(left, 0), graph.add_input(right, 1)};
   const Result<ValueId> result = Builder(graph).emit1(code, operands, std::move(attrs));
   if (!result.ok()) return -1;
   graph.outputs.push_back({*result});

@@ -173,7 +173,7 @@ Result<PartVerdict> judge_part(Deciding& d, const Graph& graph, const Tensors& b
 
 std::string name_of(const Graph& graph, OpId id) {
   const Op& op = graph.ops[id];
-  return std::string(op_name(op.code)) + (op.origin.empty() ? "" : " (" + op.origin + ")");
+  return std::string(op_name(op.code)) + (op.origin.empty() ? "" : " (" + op.origin.str() + ")");
 }
 
 // Which ops of one wrong region make it wrong.

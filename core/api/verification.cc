@@ -60,8 +60,8 @@ Status verify_capture(Deciding& d, const Tensors& inputs, const RefereeAnswer& r
       const bool is_input = target.kind == ValueKind::kInput;
       const bool known = is_input ? std::count(d.seen.written_inputs.begin(), d.seen.written_inputs.end(), size_t{target.index}) > 0
                                   : written != d.seen.written_weights.end();
-      if (!known) return Status(Code::k_wrong_result, "the captured graph writes \"" + target.name + "\", which eager does not");
-      names.push_back("\"" + target.name + "\" after the call");
+      if (!known) return Status(Code::k_wrong_result, "the captured graph writes \"" + target.name.str() + "\", which eager does not");
+      names.push_back("\"" + target.name.str() + "\" after the call");
       const TensorRef& after = is_input ? referee.first_inputs[target.index]
                                         : referee.first_weights[static_cast<size_t>(written - d.seen.written_weights.begin())];
       const TensorRef& before = is_input ? inputs[target.index] : d.session.weights[target.index].tensor;

@@ -41,7 +41,7 @@ void point(krn_tensor& t, const Tensor& tensor) {
   t.storage_bytes = static_cast<uint64_t>(tensor.storage_bytes());
 }
 
-TensorSpec spec_of(const Type& type, Device device) { return {type.dtype, type.sizes, type.strides, device}; }
+TensorSpec spec_of(const Type& type, Device device) { return {type.dtype, type.sizes.vec(), type.strides.vec(), device}; }
 
 }  // namespace
 

@@ -89,12 +89,12 @@ class Reader {
 
   Status read_node(Graph& graph, uint32_t n) {
     const krn_gnode* node = krn_graph_node(&g_, n);
-    std::vector<ValueId> operands;
+    ValueIds operands;
     for (uint32_t k = 0; k < node->num_operands; ++k) {
       uint32_t v = krn_graph_operand(&g_, node, k);
       operands.push_back(v == KRN_NONE ? kNone : id_[v]);
     }
-    std::vector<Attr> attrs;
+    Attrs attrs;
     for (uint32_t k = 0; k < node->num_attrs; ++k) {
       const krn_gattr* a = krn_graph_attr(&g_, node->first_attr + k);
       attrs.push_back({static_cast<AttrKey>(a->key), attr_of(*a)});
@@ -130,7 +130,7 @@ class Reader {
       const krn_gname* name = static_cast<const krn_gname*>(krn_graph_at(&g_, KRN_SECTION_NAMES, i));
       if (id_[name->value] == kNone || name->num_chars == 0) continue;  // id_ is still that of function 0
       auto* chars = static_cast<const char*>(krn_graph_at(&g_, KRN_SECTION_NAME_CHARS, name->first_char));
-      graph.values[id_[name->value]].name.assign(chars, name->num_chars);
+      graph.values[id_[name->value]].name = std::string_view(chars, name->num_chars);
     }
   }
 

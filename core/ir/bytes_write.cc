@@ -177,8 +177,7 @@ class Emitter {
   }
 
  private:
-  template <class T>
-  static uint32_t size32(const std::vector<T>& v) {
+  static uint32_t size32(const auto& v) {
     return static_cast<uint32_t>(v.size());
   }
 
@@ -210,7 +209,7 @@ class Emitter {
       s_.words.insert(s_.words.end(), list->begin(), list->end());
     } else {
       const std::string& text = std::get<std::string>(attr.value);
-      record.count = static_cast<uint32_t>(text.size());
+      record.count = size32(text);
       record.bits = s_.chars.size();
       s_.chars.insert(s_.chars.end(), text.begin(), text.end());
     }
@@ -255,8 +254,9 @@ class Emitter {
 
   void put_name(const Value& value, uint32_t number) {
     if (value.name.empty()) return;
-    s_.names.push_back({number, size32(s_.name_chars), static_cast<uint32_t>(value.name.size()), 0});
-    s_.name_chars.insert(s_.name_chars.end(), value.name.begin(), value.name.end());
+    const std::string& name = value.name.str();
+    s_.names.push_back({number, size32(s_.name_chars), size32(name), 0});
+    s_.name_chars.insert(s_.name_chars.end(), name.begin(), name.end());
   }
 
   void emit(const Function& function, RegionBytes* out) {

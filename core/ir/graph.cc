@@ -97,10 +97,10 @@ void Op::set(AttrKey key, AttrValue value) {
 }
 
 void Op::erase(AttrKey key) {
-  std::erase_if(attrs, [key](const Attr& attr) { return attr.key == key; });
+  attrs.erase(std::remove_if(attrs.begin(), attrs.end(), [key](const Attr& attr) { return attr.key == key; }), attrs.end());
 }
 
-ValueId Graph::add_input(Type type, uint32_t index, std::string name) {
+ValueId Graph::add_input(Type type, uint32_t index, SharedText name) {
   ValueId id = static_cast<ValueId>(values.size());
   Value& value = values.emplace_back();
   value.type = std::move(type);
@@ -111,7 +111,7 @@ ValueId Graph::add_input(Type type, uint32_t index, std::string name) {
   return id;
 }
 
-ValueId Graph::add_constant(Type type, uint32_t index, ValueKind kind, std::string name) {
+ValueId Graph::add_constant(Type type, uint32_t index, ValueKind kind, SharedText name) {
   ValueId id = static_cast<ValueId>(values.size());
   Value& value = values.emplace_back();
   value.type = std::move(type);
@@ -121,7 +121,7 @@ ValueId Graph::add_constant(Type type, uint32_t index, ValueKind kind, std::stri
   return id;
 }
 
-OpId Graph::add_op(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs, std::vector<Type> types) {
+OpId Graph::add_op(OpCode code, ValueIds operands, Attrs attrs, std::vector<Type> types) {
   OpId id = static_cast<OpId>(ops.size());
   Op& op = ops.emplace_back();
   op.code = code;

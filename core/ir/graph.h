@@ -17,6 +17,8 @@
 // Threads: a Graph is a value; concurrent reads are fine, writes need their own copy.
 #pragma once
 
+#include <algorithm>
+#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,6 +27,7 @@
 #include <vector>
 
 #include "core/base/dtype.h"
+#include "core/base/shared_text.h"
 
 namespace keirin {
 
@@ -55,7 +58,16 @@ enum class AttrKey : uint16_t {
 
 enum class Encoding : uint8_t { kContiguous = 0, kChannelsLast = 1, kStrided = 2 };
 
-using Dims = std::vector<int64_t>;
+// The lists of a graph hold their first elements in themselves: every pass copies the ops that it keeps, and a list on the heap
+// costs more than all else that is copied with it.
+struct Dims : boost::container::small_vector<int64_t, 5> {
+  using small_vector::small_vector;
+  Dims() = default;
+  Dims(const std::vector<int64_t>& list) : small_vector(list.begin(), list.end()) {}  // NOLINT: sizes of tensors come as those
+  std::vector<int64_t> vec() const { return {begin(), end()}; }
+  friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+};
+using ValueIds = boost::container::small_vector<ValueId, 4>;
 using AttrValue = std::variant<int64_t, double, bool, Dims, std::string>;
 
 struct Attr {
@@ -63,6 +75,8 @@ struct Attr {
   AttrValue value;
   bool operator==(const Attr&) const = default;
 };
+
+using Attrs = boost::container::small_vector<Attr, 2>;
 
 // The values a tensor can hold, as far as known: filled by the pass `infer` for integers, bools and constants.
 struct Range {
@@ -100,19 +114,19 @@ struct Value {
   uint32_t producer = kNone;  // op, for kResult
   uint32_t index = 0;         // result number, input number or constant number
   std::optional<Range> range;
-  std::string name;           // for people; may be empty
+  SharedText name;            // for people; may be empty
   bool operator==(const Value&) const = default;
 };
 
 struct Op {
   OpCode code = OpCode::kOpaque;
-  std::vector<ValueId> operands;  // kNone where an optional operand is absent
-  std::vector<ValueId> results;
-  std::vector<Attr> attrs;        // ascending by key
+  ValueIds operands;              // kNone where an optional operand is absent
+  ValueIds results;
+  Attrs attrs;                    // ascending by key
   uint32_t call = kNone;          // opaque: number of the call record that the eager side keeps for it
   bool effects = false;           // opaque: has effects (rng, assertion, mutation), keeps its order, is never dropped
   uint32_t body = kNone;          // composite: index into Graph::bodies, or kNone if not written out
-  std::string origin;             // "node @ module path" of the file; several nodes of one path: "node, node @ module path"
+  SharedText origin;              // "node @ module path" of the file; several nodes of one path: "node, node @ module path"
 
   const AttrValue* find(AttrKey key) const;
   int64_t i(AttrKey key) const;            // 0 if absent
@@ -144,10 +158,10 @@ class Graph {
 
   const Type& type(ValueId v) const { return values[v].type; }
 
-  ValueId add_input(Type type, uint32_t index, std::string name = {});
-  ValueId add_constant(Type type, uint32_t index, ValueKind kind, std::string name = {});
+  ValueId add_input(Type type, uint32_t index, SharedText name = {});
+  ValueId add_constant(Type type, uint32_t index, ValueKind kind, SharedText name = {});
   // Appends an op whose results get `types`; returns its id. Attributes are sorted.
-  OpId add_op(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs, std::vector<Type> types);
+  OpId add_op(OpCode code, ValueIds operands, Attrs attrs, std::vector<Type> types);
 
   // Number of reads of each value, outputs included.
   std::vector<uint32_t> count_uses() const;

@@ -85,7 +85,7 @@ void put_facts(std::string& out, const Value& value) {
   }
   if (!value.name.empty()) {
     out += ' ';
-    put_string(out, value.name);
+    put_string(out, value.name.str());
   }
 }
 
@@ -119,7 +119,7 @@ void put_op(std::string& out, const Graph& graph, const Op& op) {
   if (op.body != kNone) out += " body " + std::to_string(op.body);
   if (!op.origin.empty()) {
     out += " @ ";
-    put_string(out, op.origin);
+    put_string(out, op.origin.str());
   }
 }
 

@@ -16,7 +16,7 @@ Status bad(std::string what) {
 Status bad_op(const Graph& graph, OpId id, const std::string& what) {
   const Op& op = graph.ops[id];
   std::string where = "op " + std::to_string(id) + " " + std::string(op_name(op.code));
-  if (!op.origin.empty()) where += " @ " + op.origin;
+  if (!op.origin.empty()) where += " @ " + op.origin.str();
   return bad("graph: " + what).at(std::move(where));
 }
 

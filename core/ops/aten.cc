@@ -44,11 +44,11 @@ void undo(Graph& graph, size_t values, size_t ops) {
 
 }  // namespace
 
-Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const AtenCall& call,
+Result<std::optional<ValueIds>> lower_aten(Builder& builder, const AtenCall& call,
                                                        std::string* why_opaque) {
   auto opaque = [&](std::string why) {
     if (why_opaque != nullptr) *why_opaque = std::move(why);
-    return std::optional<std::vector<ValueId>>();
+    return std::optional<ValueIds>();
   };
   auto it = table().find(call.op);
   if (it == table().end()) return opaque("not in the operator table");
@@ -56,7 +56,7 @@ Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const A
   Graph& graph = builder.graph();
   const size_t values = graph.values.size(), ops = graph.ops.size();
   Lowering lowering(builder, call);
-  std::vector<ValueId> results = it->second(lowering);
+  ValueIds results = it->second(lowering);
   if (!lowering.failed()) return std::optional(std::move(results));
   undo(graph, values, ops);
   if (!lowering.malformed().ok()) return lowering.malformed();

@@ -23,7 +23,7 @@ struct AtenArg {
     ValueId id;
     bool wrapped_number = false;
   };                                    // wrapped: a `full` of rank 0 that stands for a number in promotion
-  using Values = std::vector<ValueId>;  // Tensor[]; Tensor?[] with kNone for absent ones
+  using Values = ValueIds;  // Tensor[]; Tensor?[] with kNone for absent ones
   std::variant<None, Value, Values, int64_t, double, bool, std::string, Dims, std::vector<double>, std::vector<bool>,
                DType>
       value;
@@ -43,7 +43,7 @@ struct AtenCall {
 // reads it, the caller makes the call opaque. A result may be an operand itself (dropout in eval, `to` without effect).
 // nullopt: not in the table, the caller makes it opaque; `why_opaque` says why, for the report. An error status: the
 // arguments are not bound as the schema says. Memory-format arguments change strides only and are ignored here.
-Result<std::optional<std::vector<ValueId>>> lower_aten(Builder& builder, const AtenCall& call,
+Result<std::optional<ValueIds>> lower_aten(Builder& builder, const AtenCall& call,
                                                        std::string* why_opaque = nullptr);
 
 // Whether lower_aten has a recipe of that name, "aten::add.Tensor".

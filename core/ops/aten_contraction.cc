@@ -205,7 +205,7 @@ ValueId conv_row(Lowering& w, bool transposed, bool words) {
   if (unbatched) x = w.unsqueeze(x, 0);
   Dims dilation = per_axis(w, "dilation", n, 1);
   Dims padding = words ? named_padding(w, kernel, dilation) : per_axis(w, "padding", n, 0);
-  std::vector<Attr> attrs{{AttrKey::k_stride, per_axis(w, "stride", n, 1)},
+  Attrs attrs{{AttrKey::k_stride, per_axis(w, "stride", n, 1)},
                           {AttrKey::k_padding, padding},
                           {AttrKey::k_dilation, dilation},
                           {AttrKey::k_groups, w.integer("groups", 1)},
@@ -236,11 +236,11 @@ Values convolution_backward(Lowering& w) {
   Dims extra(n, 0);  // of the input, what the windows do not reach
   for (size_t i = 0; i < n && !transposed; ++i)
     extra[i] = sizes[i + 2] - ((from[i + 2] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (kernel[i + 2] - 1) + 1);
-  const std::vector<Attr> windows{{AttrKey::k_stride, stride},
+  const Attrs windows{{AttrKey::k_stride, stride},
                                   {AttrKey::k_padding, padding},
                                   {AttrKey::k_dilation, dilation},
                                   {AttrKey::k_groups, w.integer("groups", 1)}};
-  std::vector<Attr> of_input = windows, of_weight = windows;
+  Attrs of_input = windows, of_weight = windows;
   of_input.insert(of_input.end(), {{AttrKey::k_transposed, !transposed}, {AttrKey::k_output_padding, extra}});
   of_weight.push_back({AttrKey::k_sizes, Dims(kernel.begin() + 2, kernel.end())});
   const ValueId dx = w.row(OpCode::k_conv, {grad, weight}, std::move(of_input));

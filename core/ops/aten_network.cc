@@ -100,7 +100,7 @@ template <size_t kAxes>
 Values max_pool(Lowering& w) {
   Spatial s = batched(w, kAxes);
   Dims kernel = per_axis(w.ints("kernel_size"), kAxes, {});
-  std::vector<Attr> attrs{{AttrKey::k_kernel, kernel},
+  Attrs attrs{{AttrKey::k_kernel, kernel},
                           {AttrKey::k_stride, per_axis(w.ints("stride"), kAxes, kernel)},
                           {AttrKey::k_padding, per_axis(w.ints("padding"), kAxes, Dims(kAxes, 0))},
                           {AttrKey::k_dilation, per_axis(w.ints("dilation"), kAxes, Dims(kAxes, 1))},
@@ -117,7 +117,7 @@ template <size_t kAxes>
 Values avg_pool(Lowering& w) {
   Spatial s = batched(w, kAxes);
   Dims kernel = per_axis(w.ints("kernel_size"), kAxes, {});
-  std::vector<Attr> attrs{{AttrKey::k_kernel, kernel},
+  Attrs attrs{{AttrKey::k_kernel, kernel},
                           {AttrKey::k_stride, per_axis(w.ints("stride"), kAxes, kernel)},
                           {AttrKey::k_padding, per_axis(w.ints("padding"), kAxes, Dims(kAxes, 0))},
                           {AttrKey::k_ceil_mode, w.flag("ceil_mode")},

@@ -9,7 +9,7 @@
 
 namespace keirin {
 
-Result<std::vector<ValueId>> Builder::emit(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs) {
+Result<ValueIds> Builder::emit(OpCode code, ValueIds operands, Attrs attrs) {
   Op op;
   op.code = code;
   op.origin = origin_;
@@ -26,8 +26,8 @@ Result<std::vector<ValueId>> Builder::emit(OpCode code, std::vector<ValueId> ope
   return graph_.ops[id].results;
 }
 
-Result<ValueId> Builder::emit1(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs) {
-  KRN_TRY_LET(std::vector<ValueId> results, emit(code, std::move(operands), std::move(attrs)));
+Result<ValueId> Builder::emit1(OpCode code, ValueIds operands, Attrs attrs) {
+  KRN_TRY_LET(ValueIds results, emit(code, std::move(operands), std::move(attrs)));
   return results[0];
 }
 

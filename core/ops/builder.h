@@ -18,11 +18,11 @@ class Builder {
   explicit Builder(Graph& graph) : graph_(graph) {}
   Graph& graph() { return graph_; }
   const Type& type(ValueId v) const { return graph_.type(v); }
-  void set_origin(std::string origin) { origin_ = std::move(origin); }
+  void set_origin(SharedText origin) { origin_ = std::move(origin); }
 
   // Any row of the table by code. Results' types follow from core/ops/infer.h.
-  Result<std::vector<ValueId>> emit(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs = {});
-  Result<ValueId> emit1(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs = {});
+  Result<ValueIds> emit(OpCode code, ValueIds operands, Attrs attrs = {});
+  Result<ValueId> emit1(OpCode code, ValueIds operands, Attrs attrs = {});
 
   // Short forms that most callers need. `cast`, `expand_to`, `reshape` return the operand itself where nothing changes.
   Result<ValueId> full(double value, DType dtype, Dims sizes);
@@ -36,7 +36,7 @@ class Builder {
 
  private:
   Graph& graph_;
-  std::string origin_;
+  SharedText origin_;
 };
 
 }  // namespace keirin

@@ -14,7 +14,7 @@ namespace rules {
 
 Status malformed(const Op& op, const std::string& what) {
   std::string where = "op " + std::string(op_name(op.code));
-  if (!op.origin.empty()) where += " (" + op.origin + ")";
+  if (!op.origin.empty()) where += " (" + op.origin.str() + ")";
   return Status(Code::k_invalid_input,
                 Message{what, where, "the op was not added", "correct the operands or attributes"});
 }

@@ -202,12 +202,12 @@ const Op* Lowering::producer(ValueId v) const {
   return &builder_.graph().ops[builder_.graph().values[v].producer];
 }
 
-Values Lowering::rows(OpCode code, Values operands, std::vector<Attr> attrs) {
+Values Lowering::rows(OpCode code, Values operands, Attrs attrs) {
   if (failed()) return {};
   return take(builder_.emit(code, std::move(operands), std::move(attrs)));
 }
 
-ValueId Lowering::row(OpCode code, Values operands, std::vector<Attr> attrs) {
+ValueId Lowering::row(OpCode code, Values operands, Attrs attrs) {
   Values results = rows(code, std::move(operands), std::move(attrs));
   return results.empty() ? kNone : results[0];
 }

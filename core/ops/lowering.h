@@ -18,7 +18,7 @@
 
 namespace keirin {
 
-using Values = std::vector<ValueId>;
+using Values = ValueIds;
 
 class Lowering {
  public:
@@ -71,8 +71,8 @@ class Lowering {
   const Op* producer(ValueId v) const;
 
   // ---- rows
-  ValueId row(OpCode code, Values operands, std::vector<Attr> attrs = {});
-  Values rows(OpCode code, Values operands, std::vector<Attr> attrs = {});
+  ValueId row(OpCode code, Values operands, Attrs attrs = {});
+  Values rows(OpCode code, Values operands, Attrs attrs = {});
   ValueId cast(ValueId v, DType dtype);
   ValueId to_bool(ValueId v);
   ValueId expand(ValueId v, const Dims& sizes);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/passes/facts.h"
 
+#include <algorithm>
+
 #include <cmath>
 
 #include "abi/planted.h"
@@ -65,7 +67,7 @@ ValueId behind_broadcast(const Graph& graph, ValueId v) {
       v = op->operands[0];
     } else if (const Op* shape = made_by(graph, v, OpCode::k_reshape)) {
       auto without_ones = [](Dims sizes) {
-        std::erase(sizes, 1);
+        sizes.erase(std::remove(sizes.begin(), sizes.end(), 1), sizes.end());
         return sizes;
       };
       if (without_ones(graph.type(v).sizes) != without_ones(graph.type(shape->operands[0]).sizes)) return v;

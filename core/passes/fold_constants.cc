@@ -31,7 +31,7 @@ class BatchNormFolder {
     const Graph& g = r_.graph();
     if (g.values[x].producer == kNone || g.ops[g.values[x].producer].code != OpCode::k_conv) return false;
     const Op conv = g.ops[g.values[x].producer];
-    std::vector<ValueId> params = r_.operands(norm);
+    ValueIds params = r_.operands(norm);
     params.erase(params.begin());
     ValueId bias = conv.operands.size() > 2 ? conv.operands[2] : kNone;
     if (!folds(conv, bias, params)) return false;
@@ -39,7 +39,7 @@ class BatchNormFolder {
     const bool wide = dtype == DType::k_f32 || dtype == DType::k_f64;
     Result<std::vector<FoldedConstant>> folded = compute(conv, bias, params, norm.d(AttrKey::k_eps));
     if (!folded.ok()) {
-      context_.notes.push_back("batch norm not folded at " + norm.origin + ": " + folded.status().message().what);
+      context_.notes.push_back("batch norm not folded at " + norm.origin.str() + ": " + folded.status().message().what);
       return false;
     }
     ValueId w = add_folded(r_.graph(), (*folded)[0]), b = add_folded(r_.graph(), (*folded)[1]);
@@ -67,7 +67,7 @@ class BatchNormFolder {
     return true;
   }
 
-  bool folds(const Op& conv, ValueId bias, const std::vector<ValueId>& params) const {
+  bool folds(const Op& conv, ValueId bias, const ValueIds& params) const {
     const Graph& g = r_.graph();
     bool axis_known = !conv.b(AttrKey::k_transposed) || conv.i(AttrKey::k_groups) == 1;
     auto constant = [&](ValueId v) { return v == kNone || g.values[v].kind == ValueKind::kConstant; };
@@ -75,7 +75,7 @@ class BatchNormFolder {
   }
 
   // Weight and bias of the convolution that does both; where its weight stays (16 bits), scale and shift of its result.
-  Result<std::vector<FoldedConstant>> compute(const Op& conv, ValueId bias, const std::vector<ValueId>& params, double eps) {
+  Result<std::vector<FoldedConstant>> compute(const Op& conv, ValueId bias, const ValueIds& params, double eps) {
     const Graph& g = r_.graph();
     Evaluator& evaluator = *context_.evaluator;
     auto values = [&](ValueId v, double absent) -> Result<std::vector<double>> {
@@ -153,7 +153,7 @@ class FoldPlan {
     for (OpId i = 0; i < graph_.ops.size(); ++i) {
       const Op& op = graph_.ops[i];
       if (!foldable_[i] || std::none_of(op.results.begin(), op.results.end(), [&](ValueId v) { return wanted[v]; })) continue;
-      std::vector<ValueId> operands;
+      ValueIds operands;
       for (ValueId v : op.operands) {
         if (v != kNone && to[v] == kNone)
           to[v] = f.add_constant(graph_.type(v), graph_.values[v].index, ValueKind::kConstant);
@@ -216,7 +216,7 @@ class FoldPlan {
 
   // Bytes of the constants that the op depends on, each once.
   int64_t leaf_bytes(const Op& op) const {
-    std::vector<ValueId> stack(op.operands);
+    ValueIds stack(op.operands);
     std::unordered_set<ValueId> seen;
     int64_t n = 0;
     while (!stack.empty()) {

@@ -44,17 +44,17 @@ class Merger {
     int64_t bytes = 0;
     for (OpId id : group) bytes += old.type(old.ops[id].operands[1]).bytes();
     if (bytes > context_.extra_weight_bytes) {
-      context_.notes.push_back("linears not merged at " + old.ops[group[0]].origin + ": a second copy of their weights needs " +
+      context_.notes.push_back("linears not merged at " + old.ops[group[0]].origin.str() + ": a second copy of their weights needs " +
                                std::to_string(bytes) + " bytes");
       return false;
     }
     Result<std::vector<FoldedConstant>> folded = concatenate(group);
     if (!folded.ok()) {
-      context_.notes.push_back("linears not merged at " + old.ops[group[0]].origin + ": " + folded.status().message().what);
+      context_.notes.push_back("linears not merged at " + old.ops[group[0]].origin.str() + ": " + folded.status().message().what);
       return false;
     }
     context_.extra_weight_bytes -= bytes;
-    std::vector<ValueId> operands = {r_.map(old.ops[group[0]].operands[0])};
+    ValueIds operands = {r_.map(old.ops[group[0]].operands[0])};
     for (const FoldedConstant& f : *folded) operands.push_back(r_.graph().add_constant(f.type, f.index, ValueKind::kConstant));
     operands.resize(3, kNone);
     r_.build().set_origin(joined_origin(group));
@@ -74,7 +74,7 @@ class Merger {
   std::string joined_origin(const std::vector<OpId>& group) const {
     std::string nodes, path;
     for (OpId id : group) {
-      const std::string& origin = r_.old().ops[id].origin;
+      const std::string& origin = r_.old().ops[id].origin.str();
       const size_t end = std::min(origin.find(" @ "), origin.size());
       if (nodes.empty()) path = origin.substr(end);
       nodes += (nodes.empty() ? "" : ", ") + origin.substr(0, end);
@@ -87,7 +87,7 @@ class Merger {
     Builder b(f);
     bool biased = bias_of(r_.old().ops[group[0]]) != kNone;
     for (size_t k = 1; k <= (biased ? 2u : 1u); ++k) {
-      std::vector<ValueId> parts;
+      ValueIds parts;
       for (OpId id : group) {
         const Value& value = r_.old().values[r_.old().ops[id].operands[k]];
         parts.push_back(f.add_constant(value.type, value.index, ValueKind::kConstant));

@@ -126,7 +126,7 @@ class Prover {
  private:
   static std::string name_of(const Op& op) {
     std::string name = op.code == OpCode::kOpaque ? "an operator that the table does not have" : std::string(op_name(op.code));
-    return op.origin.empty() ? name : name + " (" + op.origin + ")";
+    return op.origin.empty() ? name : name + " (" + op.origin.str() + ")";
   }
 
   void visit(const Pair& op) {
@@ -940,7 +940,7 @@ Result<PadProof> prove_pad_safe(const Graph& small, const Graph& large, const st
     proof.or_nan.push_back(state.or_nan);
   }
   for (const Op& op : small.ops)
-    if (op.effects) return Status(Code::k_unsupported, "an operator has effects: " + (op.origin.empty() ? "opaque" : op.origin));
+    if (op.effects) return Status(Code::k_unsupported, "an operator has effects: " + (op.origin.empty() ? "opaque" : op.origin.str()));
   return proof;
 }
 

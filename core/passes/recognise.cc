@@ -30,7 +30,7 @@ constexpr Row kRules[] = {
 Status passes::recognise(Graph& graph, PassContext& context) {
   return rewrite(graph, [&](Rewriter& r, OpId id) -> Result<bool> {
     const Op& op = r.old().ops[id];
-    std::vector<ValueId> operands = r.operands(op);
+    ValueIds operands = r.operands(op);
     for (const Row& row : kRules) {
       if (row.root != op.code || (context.numerics == Numerics::kStrict && !row.exact)) continue;
       KRN_TRY_LET(ValueId v, row.rule(r, op, operands));

@@ -85,14 +85,14 @@ bool is_tanh_part(const Graph& g, ValueId y, ValueId x) {
 
 }  // namespace
 
-Result<ValueId> silu(Rewriter& r, const Op&, const std::vector<ValueId>& operands) {
+Result<ValueId> silu(Rewriter& r, const Op&, const ValueIds& operands) {
   for (size_t k = 0; k < 2; ++k)
     if (const Op* sigmoid = made_by(r.graph(), operands[1 - k], OpCode::k_sigmoid); sigmoid && sigmoid->operands[0] == operands[k])
       return try_emit(r, OpCode::k_silu, {operands[k]});
   return kNone;
 }
 
-Result<ValueId> gelu(Rewriter& r, const Op&, const std::vector<ValueId>& operands) {
+Result<ValueId> gelu(Rewriter& r, const Op&, const ValueIds& operands) {
   const Graph& g = r.graph();
   Product product;
   for (ValueId v : operands) collect(g, v, 3, product);

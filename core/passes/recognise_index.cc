@@ -8,7 +8,7 @@
 namespace keirin::recognise {
 
 // PyG and torch_scatter expand edge indices to [E, F] first: then each row goes to one place.
-Result<ValueId> index_reduce(Rewriter& r, const Op& op, const std::vector<ValueId>& operands) {
+Result<ValueId> index_reduce(Rewriter& r, const Op& op, const ValueIds& operands) {
   const Graph& g = r.graph();
   const size_t dim = static_cast<size_t>(op.i(AttrKey::k_dim));
   const Dims sizes = g.type(operands[1]).sizes;
@@ -26,7 +26,7 @@ Result<ValueId> index_reduce(Rewriter& r, const Op& op, const std::vector<ValueI
   return try_emit(r, OpCode::k_index_reduce, {operands[0], index, operands[2]}, op.attrs);
 }
 
-Result<ValueId> linear(Rewriter& r, const Op&, const std::vector<ValueId>& operands) {
+Result<ValueId> linear(Rewriter& r, const Op&, const ValueIds& operands) {
   const Graph& g = r.graph();
   const Op* permute = made_by(g, operands[1], OpCode::k_permute);
   if (!permute || g.type(operands[0]).rank() != 2 || permute->ints(AttrKey::k_dims) != Dims{1, 0}) return kNone;

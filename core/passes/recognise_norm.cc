@@ -41,7 +41,7 @@ std::optional<double> rms_eps(const Graph& g, ValueId v, ValueId x) {
 
 }  // namespace
 
-Result<ValueId> rms_norm(Rewriter& r, const Op&, const std::vector<ValueId>& operands) {
+Result<ValueId> rms_norm(Rewriter& r, const Op&, const ValueIds& operands) {
   const Graph& g = r.graph();
   for (size_t k = 0; k < 2; ++k) {
     ValueId x = operands[k], scale = before_row_expand(g, operands[1 - k]);
@@ -53,7 +53,7 @@ Result<ValueId> rms_norm(Rewriter& r, const Op&, const std::vector<ValueId>& ope
 }
 
 // cast(rms_norm(cast(x))): the row computes in f32 by itself.
-Result<ValueId> rms_norm_cast(Rewriter& r, const Op& op, const std::vector<ValueId>& operands) {
+Result<ValueId> rms_norm_cast(Rewriter& r, const Op& op, const ValueIds& operands) {
   const Graph& g = r.graph();
   const Op* norm = made_by(g, operands[0], OpCode::k_rms_norm);
   if (!norm || (norm->operands.size() > 1 && norm->operands[1] != kNone)) return kNone;
@@ -63,7 +63,7 @@ Result<ValueId> rms_norm_cast(Rewriter& r, const Op& op, const std::vector<Value
   return try_emit(r, OpCode::k_rms_norm, {up->operands[0], kNone}, norm->attrs);
 }
 
-Result<ValueId> rms_norm_weight(Rewriter& r, const Op&, const std::vector<ValueId>& operands) {
+Result<ValueId> rms_norm_weight(Rewriter& r, const Op&, const ValueIds& operands) {
   const Graph& g = r.graph();
   for (size_t k = 0; k < 2; ++k) {
     const Op* norm = made_by(g, operands[k], OpCode::k_rms_norm);
@@ -80,7 +80,7 @@ Result<ValueId> rms_norm_weight(Rewriter& r, const Op&, const std::vector<ValueI
 }
 
 // exp(x - max(x)) / sum(exp(x - max(x))) along one axis.
-Result<ValueId> softmax(Rewriter& r, const Op&, const std::vector<ValueId>& operands) {
+Result<ValueId> softmax(Rewriter& r, const Op&, const ValueIds& operands) {
   const Graph& g = r.graph();
   const Op* exp = made_by(g, operands[0], OpCode::k_exp);
   const Op* spread = made_by(g, operands[1], OpCode::k_expand);

@@ -28,8 +28,8 @@ const Op& Rewriter::begin(OpId id) {
   return old_.ops[id];
 }
 
-std::vector<ValueId> Rewriter::operands(const Op& old_op) const {
-  std::vector<ValueId> mapped;
+ValueIds Rewriter::operands(const Op& old_op) const {
+  ValueIds mapped;
   for (ValueId v : old_op.operands) mapped.push_back(map(v));
   return mapped;
 }

@@ -26,7 +26,7 @@ class Rewriter {
   // Behind the last op: what is built now serves an output.
   void begin_border() { fresh_from_ = new_.values.size(); }
   ValueId map(ValueId old_value) const { return old_value == kNone ? kNone : to_[old_value]; }
-  std::vector<ValueId> operands(const Op& old_op) const;
+  ValueIds operands(const Op& old_op) const;
 
   // Copies the op with its operands mapped. Returns the new op.
   OpId keep(OpId id);

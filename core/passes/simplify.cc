@@ -23,7 +23,7 @@ class Simplifier {
   Result<bool> operator()(OpId id) {
     const Op& op = r_.old().ops[id];
     if (op.code == OpCode::kOpaque) return false;
-    std::vector<ValueId> operands = r_.operands(op);
+    ValueIds operands = r_.operands(op);
     KRN_TRY_LET(ValueId pinned, pinned_value(op));
     if (pinned != kNone) return take(op, pinned);
     KRN_TRY_LET(ValueId simpler, simpler_value(op, operands));
@@ -46,7 +46,7 @@ class Simplifier {
   }
 
   // An equal op was seen before: its results serve. Commuted operands do not count as equal.
-  bool reuse(OpId id, const Op& op, const std::vector<ValueId>& operands) {
+  bool reuse(OpId id, const Op& op, const ValueIds& operands) {
     std::string key(op_name(op.code));
     for (ValueId v : operands) key += ',' + std::to_string(v);
     for (const Attr& attr : op.attrs)
@@ -69,7 +69,7 @@ class Simplifier {
     return print_op(holder, 0);
   }
 
-  Result<ValueId> simpler_value(const Op& op, const std::vector<ValueId>& x) {
+  Result<ValueId> simpler_value(const Op& op, const ValueIds& x) {
     switch (op.code) {
       case OpCode::k_mul: return is_splat(x[1], 1) ? x[0] : is_splat(x[0], 1) ? x[1] : kNone;
       case OpCode::k_div: return is_splat(x[1], 1) ? x[0] : kNone;
@@ -96,7 +96,7 @@ class Simplifier {
     return inner ? inner->operands[0] : kNone;
   }
 
-  ValueId chosen(const std::vector<ValueId>& x) const {
+  ValueId chosen(const ValueIds& x) const {
     if (x[1] == x[2]) return x[1];
     auto condition = splat_of(g_, x[0]);
     return !condition ? kNone : *condition != 0 ? x[1] : x[2];
@@ -118,7 +118,7 @@ class Simplifier {
     return r_.build().cast(source, want);
   }
 
-  Result<ValueId> moved(const Op& op, const std::vector<ValueId>& x) {
+  Result<ValueId> moved(const Op& op, const ValueIds& x) {
     if (find_row(op.code)->kind != RowKind::kMove) return kNone;
     const Type &from = g_.type(x[0]), &to = r_.old().type(op.results[0]);
     switch (op.code) {

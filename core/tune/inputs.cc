@@ -323,7 +323,7 @@ std::vector<InputHint> infer_inputs(const Graph& graph) {
 
 Result<TensorRef> make_tensor(const Type& type, const InputHint& hint, TensorServices& services, Device device,
                               uint64_t seed) {
-  KRN_TRY_LET(TensorRef tensor, services.allocate({type.dtype, type.sizes, type.strides, Device{}}));
+  KRN_TRY_LET(TensorRef tensor, services.allocate({type.dtype, type.sizes.vec(), type.strides.vec(), Device{}}));
   const int64_t n = type.num_elements();
   services.parallel_for(n, kElementsOfSlice, [&](int64_t begin, int64_t end) {
     Random random(seed);

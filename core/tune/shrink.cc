@@ -49,12 +49,12 @@ std::optional<Graph> resized(const Graph& graph, int64_t size, int64_t smaller) 
     else if (value.kind == ValueKind::kConstant) to[v] = out.add_constant(std::move(type), value.index, value.kind);
   }
   for (const Op& op : graph.ops) {
-    std::vector<ValueId> operands;
+    ValueIds operands;
     for (ValueId v : op.operands) operands.push_back(v == kNone ? kNone : to[v]);
-    std::vector<Attr> attrs = op.attrs;
+    Attrs attrs = op.attrs;
     for (Attr& a : attrs)
       if (a.key == AttrKey::k_sizes) a.value = change(std::get<Dims>(a.value));
-    Result<std::vector<ValueId>> made = builder.emit(op.code, std::move(operands), std::move(attrs));
+    Result<ValueIds> made = builder.emit(op.code, std::move(operands), std::move(attrs));
     if (!made.ok() || made.value().size() != op.results.size()) return {};
     for (size_t i = 0; i < op.results.size(); ++i) to[op.results[i]] = made.value()[i];
   }

@@ -97,7 +97,7 @@ void claims_of_large_graphs(Trial& t) {
   ValueId x = region.graph.add_input(f32({4}), 0);
   constexpr int kNodes = 4000;
   for (int i = 0; i < kNodes; ++i) {
-    std::vector<ValueId> operands{x};
+    ValueIds operands{x};
     if (row == OpCode::k_add || row == OpCode::k_mul) operands.push_back(x);
     x = *builder.emit1(row, operands);
   }

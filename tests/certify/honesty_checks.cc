@@ -37,7 +37,7 @@ Region mixed(OpCode row) {
   Region region;
   region.row = row;
   const ValueId x = region.graph.add_input(f32({8, 16}), 0), y = region.graph.add_input(f32({8, 16}), 1);
-  std::vector<ValueId> operands{x};
+  ValueIds operands{x};
   if (row == OpCode::k_add || row == OpCode::k_mul) operands.push_back(y);
   const OpId first = region.graph.add_op(row, operands, {}, {f32({8, 16})});
   const ValueId between = region.graph.ops[first].results[0];

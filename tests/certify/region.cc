@@ -55,7 +55,7 @@ Region region_of(OpCode row, const Type& in, const Type& out) {
   Region region;
   region.row = row;
   Builder builder(region.graph);
-  std::vector<ValueId> operands{region.graph.add_input(in, 0)};
+  ValueIds operands{region.graph.add_input(in, 0)};
   if (row == OpCode::k_add || row == OpCode::k_mul) operands.push_back(region.graph.add_input(in, 1));
   const ValueId made = value_of(builder.emit1(row, operands), "an operator of the probe list cannot be built");
   region.graph.values[made].type.strides = out.strides;

@@ -65,7 +65,7 @@ struct Picker {
   const char* name;
   OpCode row;
   Dims index;
-  std::vector<Attr> attrs;
+  Attrs attrs;
   bool has_source;
 };
 
@@ -86,7 +86,7 @@ TEST_P(Borders, AnIndexOutsideItsAxisIsAnError) {
         if (dtype == DType::k_i32 && bad != static_cast<int32_t>(bad)) continue;
         Case c;
         Builder builder(c.graph);
-        std::vector<ValueId> operands{c.graph.add_input(row_major(DType::k_f32, {5, 5}), 0),
+        ValueIds operands{c.graph.add_input(row_major(DType::k_f32, {5, 5}), 0),
                                       c.graph.add_input(row_major(dtype, p.index), 1)};
         std::vector<std::vector<int64_t>> numbers{{1, 2, 3}, {0, 4, bad}};
         if (p.has_source) operands.push_back(c.graph.add_input(row_major(DType::k_f32, {3, 5}), 2)), numbers.push_back({7});
@@ -139,7 +139,7 @@ TEST_P(Borders, StridesPastTwoToThe31AreWalked) {
     if (!compiled->claimed) continue;
     const GuardedTensor output(c.graph.type(twice.value()), false);
     const auto owner = std::make_shared<int>();
-    const TensorRef in = *services().wrap({far.dtype, far.sizes, far.strides, {}}, memory.data(), owner);
+    const TensorRef in = *services().wrap({far.dtype, far.sizes.vec(), far.strides.vec(), {}}, memory.data(), owner);
     const TensorRef out = *output.view(services());
     const krn_tensor inputs[] = {view_of(*in)}, outputs[] = {view_of(*out)};
     const GuardedBlock workspace(compiled->executable->workspace_bytes());

@@ -23,7 +23,7 @@ using Variants = std::vector<Variant>;
 Feed positive() { return {Feed::kPositive, 0, false}; }
 Feed weight() { return {Feed::kNumbers, 0, false}; }
 
-Variant one(std::string name, Dims sizes, std::vector<Attr> attrs, bool layouts = true) {
+Variant one(std::string name, Dims sizes, Attrs attrs, bool layouts = true) {
   return {std::move(name), [=](Sheet& s, DType t) { return s.finish({s.operand(t, sizes)}, attrs); }, layouts};
 }
 
@@ -49,7 +49,7 @@ void contractions(OpCode row, Variants& out) {
   for (bool constant : {false, true}) {
     const auto add = [&](std::string name, Dims x, Dims w, bool bias, bool layouts) {
       out.push_back({std::move(name) + (constant ? "_weights" : ""), [=](Sheet& s, DType t) {
-                       std::vector<ValueId> in{s.operand(t, x)};
+                       ValueIds in{s.operand(t, x)};
                        in.push_back(constant ? s.constant(t, w, weight()) : s.operand(t, w, weight()));
                        if (bias) in.push_back(constant ? s.constant(t, {w[0]}, weight()) : s.plain(t, {w[0]}, weight()));
                        else in.push_back(kNone);
@@ -65,8 +65,8 @@ void contractions(OpCode row, Variants& out) {
   }
 }
 
-std::vector<Attr> conv_attrs(Dims stride, Dims padding, Dims dilation, int64_t groups, bool transposed, Dims extra, bool ieee = false) {
-  std::vector<Attr> attrs{{K::k_stride, stride},  {K::k_padding, padding},       {K::k_dilation, dilation},
+Attrs conv_attrs(Dims stride, Dims padding, Dims dilation, int64_t groups, bool transposed, Dims extra, bool ieee = false) {
+  Attrs attrs{{K::k_stride, stride},  {K::k_padding, padding},       {K::k_dilation, dilation},
                           {K::k_groups, groups}, {K::k_transposed, transposed}, {K::k_output_padding, extra}};
   if (ieee) attrs.push_back({K::k_ieee, true});
   return attrs;
@@ -77,7 +77,7 @@ void convolutions(Variants& out) {
     const char* name;
     Dims x, w;
     bool bias;
-    std::vector<Attr> attrs;
+    Attrs attrs;
   };
   const Conv all[] = {
       {"same_3x3", {2, 6, 9, 9}, {8, 6, 3, 3}, true, conv_attrs({1, 1}, {1, 1}, {1, 1}, 1, false, {0, 0})},
@@ -97,7 +97,7 @@ void convolutions(Variants& out) {
       out.push_back({std::string(c.name) + (constant ? "_weights" : ""), [=](Sheet& s, DType t) {
                        const int64_t groups = std::get<int64_t>(c.attrs[3].value);
                        const int64_t channels = std::get<bool>(c.attrs[4].value) ? c.w[1] * groups : c.w[0];
-                       std::vector<ValueId> in{s.operand(t, c.x)};
+                       ValueIds in{s.operand(t, c.x)};
                        in.push_back(constant ? s.constant(t, c.w, weight()) : s.plain(t, c.w, weight()));
                        in.push_back(!c.bias ? kNone : constant ? s.constant(t, {channels}, weight()) : s.plain(t, {channels}, weight()));
                        return s.finish(in, c.attrs);
@@ -139,7 +139,7 @@ void attentions(Variants& out) {
     const char* name;
     Dims q, k;
     int mask;  // 0 none, 1 bool, 2 additive
-    std::vector<Attr> attrs;
+    Attrs attrs;
   };
   const Attr usual{K::k_scale, 1 / std::sqrt(8.0)};  // the importer always writes one
   const Attention all[] = {{"plain", {2, 3, 7, 8}, {2, 3, 9, 8}, 0, {{K::k_causal, false}, usual}},
@@ -157,7 +157,7 @@ void attentions(Variants& out) {
   for (const Attention& a : all)
     out.push_back({a.name, [=](Sheet& s, DType t) {
                      const ValueId q = s.operand(t, a.q, weight()), k = s.operand(t, a.k, weight()), v = s.operand(t, a.k, weight());
-                     std::vector<ValueId> in{q, k, v};
+                     ValueIds in{q, k, v};
                      const Dims mask{a.q[0], a.q[1], a.q[2], a.k[2]};
                      if (a.mask) in.push_back(s.plain(a.mask == 1 ? DType::k_bool : t, mask, weight()));
                      return s.finish(in, a.attrs);
@@ -174,7 +174,7 @@ void recurrent(OpCode row, Variants& out) {
                              (batch_first ? "_batch_first" : "") + (constant ? "_weights" : "") + std::to_string(form);
     out.push_back({name, [=](Sheet& s, DType t) {
                      const int64_t steps = 5, batch = 3, in = 6, hidden = 8, dirs = both ? 2 : 1;
-                     std::vector<ValueId> v{s.operand(t, batch_first ? Dims{batch, steps, in} : Dims{steps, batch, in}, weight())};
+                     ValueIds v{s.operand(t, batch_first ? Dims{batch, steps, in} : Dims{steps, batch, in}, weight())};
                      for (int64_t i = 0; i < (gates == 4 ? 2 : 1); ++i) v.push_back(s.plain(t, {layers * dirs, batch, hidden}, weight()));
                      const auto put = [&](Dims sizes) {
                        v.push_back(constant ? s.constant(t, sizes, weight()) : s.plain(t, sizes, weight()));
@@ -191,7 +191,7 @@ void recurrent(OpCode row, Variants& out) {
   }
 }
 
-std::vector<Attr> window(Dims kernel, Dims stride, Dims padding, bool ceil) {
+Attrs window(Dims kernel, Dims stride, Dims padding, bool ceil) {
   return {{K::k_kernel, kernel}, {K::k_stride, stride}, {K::k_padding, padding}, {K::k_ceil_mode, ceil}};
 }
 
@@ -201,7 +201,7 @@ void windows(OpCode row, Variants& out) {
     case OpCode::k_max_pool:
     case OpCode::k_avg_pool: {
       const bool max = row == OpCode::k_max_pool;
-      const auto add = [&](const char* name, Dims x, std::vector<Attr> attrs, Dims dilation, bool count, int64_t divisor) {
+      const auto add = [&](const char* name, Dims x, Attrs attrs, Dims dilation, bool count, int64_t divisor) {
         if (max) {
           attrs.push_back({K::k_dilation, dilation});
         } else {
@@ -255,7 +255,7 @@ void windows(OpCode row, Variants& out) {
 void bags(Variants& out) {
   for (const char* mode : {"sum", "mean", "max"}) {
     const std::string name = mode;
-    const auto attrs = [=](bool last) { return std::vector<Attr>{{K::k_mode, name}, {K::k_include_last_offset, last}}; };
+    const auto attrs = [=](bool last) { return Attrs{{K::k_mode, name}, {K::k_include_last_offset, last}}; };
     out.push_back({name + "_rows", [=](Sheet& s, DType t) {
                      const ValueId w = s.operand(t, {11, 9}), i = s.plain(DType::k_i64, {4, 5}, {Feed::kIndex, 11, false});
                      return s.finish({w, i, kNone}, attrs(false));
@@ -303,7 +303,7 @@ void norms(OpCode row, Variants& out) {
     for (const Dims& x : {Dims{4, 6, 5, 3}, Dims{7, 6}, Dims{2, 6, 33}, Dims{0, 6, 4}})
       for (bool affine : {true, false})
         out.push_back({"rank" + std::to_string(x.size()) + (x[0] == 0 ? "_empty" : "") + (affine ? "" : "_plain"), [=](Sheet& s, DType t) {
-                         std::vector<ValueId> in{s.operand(t, x), kNone, kNone};
+                         ValueIds in{s.operand(t, x), kNone, kNone};
                          if (affine) in[1] = s.plain(t, {6}, weight()), in[2] = s.plain(t, {6}, weight());
                          in.push_back(s.plain(t, {6}, weight()));
                          in.push_back(s.plain(t, {6}, positive()));
@@ -318,7 +318,7 @@ void norms(OpCode row, Variants& out) {
         const int64_t number = groups;
         out.push_back({"groups" + std::to_string(number) + "_rank" + std::to_string(sizes.size()) + (affine ? "" : "_plain"),
                        [=](Sheet& s, DType t) {
-                         std::vector<ValueId> in{s.operand(t, sizes), kNone, kNone};
+                         ValueIds in{s.operand(t, sizes), kNone, kNone};
                          if (affine) in[1] = s.plain(t, {sizes[1]}, weight()), in[2] = s.plain(t, {sizes[1]}, weight());
                          return s.finish(in, {{K::k_groups, number}, eps});
                        },
@@ -335,7 +335,7 @@ void norms(OpCode row, Variants& out) {
       std::string name = "rank" + std::to_string(n) + "_of";
       for (int64_t d : sizes) name += "_" + std::to_string(d);
       out.push_back({name + (affine ? "" : "_plain"), [=](Sheet& s, DType t) {
-                       std::vector<ValueId> in{s.operand(t, sizes)};
+                       ValueIds in{s.operand(t, sizes)};
                        if (affine) in.push_back(s.plain(t, tail, weight()));
                        if (affine && layer) in.push_back(s.plain(t, tail, weight()));
                        return s.finish(in, {{K::k_rank, n}, eps});
@@ -356,7 +356,7 @@ void statistics(OpCode row, Variants& out) {
   for (double correction : {0.0, 1.0}) {
     if (row == OpCode::k_mean && correction != 0) continue;
     const auto add = [&](std::string name, Dims x, Dims dims, bool keep, bool layouts) {
-      std::vector<Attr> attrs{{K::k_dims, dims}, {K::k_keepdim, keep}};
+      Attrs attrs{{K::k_dims, dims}, {K::k_keepdim, keep}};
       if (row == OpCode::k_var) attrs.push_back({K::k_correction, correction}), name += correction != 0 ? "_unbiased" : "";
       out.push_back(one(name, x, attrs, layouts));
     };

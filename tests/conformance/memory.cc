@@ -75,7 +75,7 @@ std::string GuardedTensor::damage() const {
 }
 
 Result<TensorRef> GuardedTensor::view(TensorServices& services) const {
-  return services.wrap({type_.dtype, type_.sizes, type_.strides, {}}, block_.get() + start_, block_);
+  return services.wrap({type_.dtype, type_.sizes.vec(), type_.strides.vec(), {}}, block_.get() + start_, block_);
 }
 
 Result<Lent> GuardedTensor::lend(TensorServices& services, Device device) const {
@@ -83,7 +83,7 @@ Result<Lent> GuardedTensor::lend(TensorServices& services, Device device) const 
   KRN_TRY_LET(lent.block, send(services, device, block_, total_));
   lent.data = (lent.block ? static_cast<uint8_t*>(lent.block->data()) : block_.get()) + start_;
   const std::shared_ptr<void> owner = lent.block ? std::shared_ptr<void>(lent.block) : std::shared_ptr<void>(block_);
-  KRN_TRY_LET(lent.view, services.wrap({type_.dtype, type_.sizes, type_.strides, device}, lent.data, owner));
+  KRN_TRY_LET(lent.view, services.wrap({type_.dtype, type_.sizes.vec(), type_.strides.vec(), device}, lent.data, owner));
   return lent;
 }
 Status GuardedTensor::take_back(TensorServices& services, const Lent& lent) const { return fetch(services, lent, block_, total_); }

@@ -23,7 +23,7 @@ struct Move {
   bool numbers_only = false;  // the row takes no bool
 };
 
-Move one(std::string name, Dims sizes, std::vector<Attr> attrs, bool layouts = true) {
+Move one(std::string name, Dims sizes, Attrs attrs, bool layouts = true) {
   return {std::move(name), [=](Sheet& s, DType t) { return s.finish({s.operand(t, sizes)}, attrs); }, Law::kBits, layouts};
 }
 
@@ -31,11 +31,11 @@ Feed index(int64_t bound, bool distinct = false) {
   return {distinct ? Feed::kDistinct : Feed::kIndex, bound, false};
 }
 
-std::vector<Attr> range(int64_t dim, int64_t start, int64_t end, int64_t step) {
+Attrs range(int64_t dim, int64_t start, int64_t end, int64_t step) {
   return {{K::k_dim, dim}, {K::k_start, start}, {K::k_end, end}, {K::k_step, step}};
 }
 
-std::vector<Attr> padding(Dims low, Dims high, int64_t i, double d) {
+Attrs padding(Dims low, Dims high, int64_t i, double d) {
   return {{K::k_low, std::move(low)}, {K::k_high, std::move(high)}, {K::k_value_i, i}, {K::k_value_d, d}};
 }
 
@@ -99,7 +99,7 @@ void joins(OpCode row, std::vector<Move>& out) {
     out.push_back(one("shift", {4, 67}, padding({0, 2}, {0, -2}, 1, 0.1)));
     out.push_back(one("from_empty", {0, 2}, padding({1, 0}, {2, 0}, 1, 3), false));
   } else {  // slice_scatter
-    const auto write = [](Dims src, std::vector<Attr> attrs) {
+    const auto write = [](Dims src, Attrs attrs) {
       return [=](Sheet& s, DType t) {
         const ValueId x = s.operand(t, kSizes), y = s.operand(t, src);
         return s.finish({x, y}, attrs);
@@ -226,7 +226,7 @@ std::vector<Case> move_cases(OpCode row) {
 std::vector<Case> factory_cases(OpCode row) {
   std::vector<Case> out;
   for (DType dtype : kAll) {
-    const auto add = [&](const std::string& name, std::vector<Attr> attrs) {
+    const auto add = [&](const std::string& name, Attrs attrs) {
       attrs.push_back({K::k_dtype, static_cast<int64_t>(dtype)});
       Sheet sheet(row, dtype, name, Layout::kContiguous, Law::kBits);
       out.push_back(sheet.finish({}, std::move(attrs)));

@@ -39,7 +39,7 @@ Feed feed_of(OpCode row, int operand) {
 
 Case scalar_case(OpCode row, DType dtype, const Shape& shape, Layout layout) {
   Sheet sheet(row, dtype, shape.name, layout, Law::kFormula);
-  std::vector<ValueId> operands;
+  ValueIds operands;
   for (int i = 0; i < find_row(row)->arity_min; ++i)
     operands.push_back(sheet.operand(row == OpCode::k_select && i == 0 ? DType::k_bool : dtype, shape.sizes, feed_of(row, i)));
   return sheet.finish(std::move(operands));

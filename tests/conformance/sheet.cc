@@ -134,10 +134,10 @@ ValueId Sheet::operand(DType dtype, const Dims& sizes, Feed feed) {
   return v;
 }
 
-Case Sheet::finish(std::vector<ValueId> operands, std::vector<Attr> attrs) {
+Case Sheet::finish(ValueIds operands, Attrs attrs) {
   Graph& graph = case_.graph;
   for (Feed& feed : case_.feeds) feed.extremes = case_.law != Law::kError;
-  const std::vector<ValueId> results = must(builder_.emit(case_.row, std::move(operands), std::move(attrs)), case_.name);
+  const ValueIds results = must(builder_.emit(case_.row, std::move(operands), std::move(attrs)), case_.name);
   case_.op = graph.values[results[0]].producer;
   if (find_row(case_.row)->kind == RowKind::kComposite && !find_row(case_.row)->is_anchor()) {
     Graph body = must(decompose(graph, graph.ops[case_.op]), case_.name);

@@ -29,7 +29,7 @@ class Sheet {
   ValueId constant(DType dtype, const Dims& sizes, Feed feed = {});
 
   // Emits the row and makes its results the outputs. Aborts if the table's rules refuse it: the generator is wrong then.
-  Case finish(std::vector<ValueId> operands, std::vector<Attr> attrs = {});
+  Case finish(ValueIds operands, Attrs attrs = {});
 
  private:
   ValueId input(Type type, Feed feed);

@@ -48,7 +48,7 @@ Result<Operands> make_operands(const Case& c, Device device, TensorServices& ser
   Operands out;
   for (const Feed& feed : c.feeds) {
     const Value& value = c.graph.values[feed.value];
-    KRN_TRY_LET(TensorRef made, services.allocate({value.type.dtype, value.type.sizes, value.type.strides, device}));
+    KRN_TRY_LET(TensorRef made, services.allocate({value.type.dtype, value.type.sizes.vec(), value.type.strides.vec(), device}));
     (value.kind == ValueKind::kConstant ? out.constants : out.inputs).push_back(std::move(made));
   }
   return out;
@@ -58,7 +58,7 @@ Status fill_operands(const Case& c, const Operands& operands, TensorServices& se
   for (size_t i = 0; i < c.feeds.size(); ++i) {
     const Value& value = c.graph.values[c.feeds[i].value];
     const std::vector<uint8_t> bytes = fill(value.type, c.feeds[i], false, i + 1);
-    KRN_TRY_LET(const TensorRef here, services.allocate({value.type.dtype, value.type.sizes, value.type.strides, {}}));
+    KRN_TRY_LET(const TensorRef here, services.allocate({value.type.dtype, value.type.sizes.vec(), value.type.strides.vec(), {}}));
     std::memcpy(here->data(), bytes.data(), bytes.size());
     KRN_TRY(services.copy((value.kind == ValueKind::kConstant ? operands.constants : operands.inputs)[value.index], here));
   }
@@ -89,7 +89,7 @@ class PluginCall {
     out_.clear();
     for (const Output& o : c_.graph.outputs) {
       const Type& type = c_.graph.type(o.value);
-      KRN_TRY_LET(TensorRef made, services_.allocate({type.dtype, type.sizes, type.strides, device_}));
+      KRN_TRY_LET(TensorRef made, services_.allocate({type.dtype, type.sizes.vec(), type.strides.vec(), device_}));
       out_.push_back(view_of(*made));
       outputs_.push_back(std::move(made));
     }
@@ -183,7 +183,7 @@ class Timing {
     KRN_TRY_LET(std::vector<TensorRef> out, evaluate(c.graph, nullptr, operands.inputs, operands.constants, call));
     for (size_t o = 0; o < out.size(); ++o) {
       const Type& type = c.graph.type(c.graph.outputs[o].value);
-      KRN_TRY_LET(TensorRef laid, services_.allocate({out[o]->dtype(), type.sizes, type.strides, device_}));
+      KRN_TRY_LET(TensorRef laid, services_.allocate({out[o]->dtype(), type.sizes.vec(), type.strides.vec(), device_}));
       KRN_TRY(services_.copy(laid, out[o]));
       out[o] = std::move(laid);
     }

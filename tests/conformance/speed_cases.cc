@@ -28,7 +28,7 @@ Case scalar(Sheet& s, OpCode row, DType t, const Dims& sizes) {
   Feed feed = plain_feed();
   if (domain == RowDomain::k_pos || domain == RowDomain::k_nonneg) feed.fill = Feed::kPositive;
   if (domain == RowDomain::k_nonzero) feed.fill = Feed::kNonzero;
-  std::vector<ValueId> operands;
+  ValueIds operands;
   for (int i = 0; i < find_row(row)->arity_min; ++i)
     operands.push_back(s.operand(row == OpCode::k_select && i == 0 ? DType::k_bool : t, sizes, feed));
   return s.finish(std::move(operands));
@@ -37,9 +37,9 @@ Case scalar(Sheet& s, OpCode row, DType t, const Dims& sizes) {
 Case move(Sheet& s, OpCode row, DType t, int64_t rows) {
   const Dims sizes{rows, kWidth};
   const auto range = [](int64_t end, int64_t step) {
-    return std::vector<Attr>{{K::k_dim, int64_t{1}}, {K::k_start, int64_t{0}}, {K::k_end, end}, {K::k_step, step}};
+    return Attrs{{K::k_dim, int64_t{1}}, {K::k_start, int64_t{0}}, {K::k_end, end}, {K::k_step, step}};
   };
-  const std::vector<Attr> sum{
+  const Attrs sum{
       {K::k_dim, int64_t{row == OpCode::k_scatter}}, {K::k_reduce, std::string("sum")}, {K::k_include_self, true}};
   switch (row) {
     case OpCode::k_expand: return s.finish({s.operand(t, {rows, 1})}, {{K::k_sizes, sizes}});
@@ -82,7 +82,7 @@ Case move(Sheet& s, OpCode row, DType t, int64_t rows) {
 
 Case recurrent(Sheet& s, OpCode row, DType t, int64_t rows) {
   const int64_t gates = row == OpCode::k_lstm ? 4 : 3, steps = 16, batch = rows / 32, hidden = 128;
-  std::vector<ValueId> v{s.operand(t, {steps, batch, hidden}, plain_feed())};
+  ValueIds v{s.operand(t, {steps, batch, hidden}, plain_feed())};
   for (int64_t i = 0; i < (gates == 4 ? 2 : 1); ++i) v.push_back(s.plain(t, {1, batch, hidden}, plain_feed()));
   for (const Dims& sizes : {Dims{gates * hidden, hidden}, Dims{gates * hidden, hidden}, Dims{gates * hidden}, Dims{gates * hidden}})
     v.push_back(s.constant(t, sizes, plain_feed()));
@@ -128,7 +128,7 @@ Case composite(Sheet& s, OpCode row, DType t, int64_t rows) {
     case OpCode::k_gru: return recurrent(s, row, t, rows);
     case OpCode::k_max_pool:
     case OpCode::k_avg_pool: {
-      std::vector<Attr> attrs{{K::k_kernel, Dims{3, 3}}, {K::k_stride, Dims{2, 2}}, {K::k_padding, Dims{1, 1}}, {K::k_ceil_mode, false}};
+      Attrs attrs{{K::k_kernel, Dims{3, 3}}, {K::k_stride, Dims{2, 2}}, {K::k_padding, Dims{1, 1}}, {K::k_ceil_mode, false}};
       if (row == OpCode::k_max_pool) attrs.push_back({K::k_dilation, Dims{1, 1}});
       else attrs.push_back({K::k_count_include_pad, false}), attrs.push_back({K::k_divisor, int64_t{0}});
       return s.finish({s.operand(t, image)}, std::move(attrs));
@@ -152,14 +152,14 @@ Case composite(Sheet& s, OpCode row, DType t, int64_t rows) {
     }
     case OpCode::k_layer_norm:
     case OpCode::k_rms_norm: {
-      std::vector<ValueId> in{s.operand(t, sizes, plain_feed()), s.constant(t, {kWidth}, plain_feed())};
+      ValueIds in{s.operand(t, sizes, plain_feed()), s.constant(t, {kWidth}, plain_feed())};
       if (row == OpCode::k_layer_norm) in.push_back(s.constant(t, {kWidth}, plain_feed()));
       return s.finish(in, {{K::k_rank, int64_t{1}}, eps});
     }
     case OpCode::k_softmax:
     case OpCode::k_log_softmax: return s.finish({s.operand(t, sizes, plain_feed())}, {{K::k_dim, int64_t{1}}});
     default: {  // mean, var
-      std::vector<Attr> attrs{{K::k_dims, Dims{1}}, {K::k_keepdim, false}};
+      Attrs attrs{{K::k_dims, Dims{1}}, {K::k_keepdim, false}};
       if (row == OpCode::k_var) attrs.push_back({K::k_correction, 1.0});
       return s.finish({s.operand(t, sizes, plain_feed())}, std::move(attrs));
     }

@@ -170,7 +170,7 @@ class Trial {
     for (size_t o = 0; o < from.size(); ++o) {
       const Type& type = c_.graph.type(c_.graph.outputs[o].value);
       KRN_TRY_LET(TensorRef t,
-                  services_.allocate({wide && is_float(type.dtype) ? DType::k_f64 : type.dtype, type.sizes, type.strides, {}}));
+                  services_.allocate({wide && is_float(type.dtype) ? DType::k_f64 : type.dtype, type.sizes.vec(), type.strides.vec(), {}}));
       if (from[o]->dtype() != t->dtype())
         return Status(Code::k_internal, "eager answers dtype " + std::string(dtype_name(from[o]->dtype())));
       KRN_TRY(services_.copy(t, from[o]));

@@ -133,8 +133,8 @@ class Drawer {
   }
   bool exact(ValueId v) const { return v < exact_.size() && exact_[v]; }
   // Nothing where the table refuses: the next step is another try.
-  Made emit(OpCode op, std::vector<ValueId> operands, std::vector<Attr> attrs = {}) {
-    Result<std::vector<ValueId>> made = b_.emit(op, std::move(operands), std::move(attrs));
+  Made emit(OpCode op, ValueIds operands, Attrs attrs = {}) {
+    Result<ValueIds> made = b_.emit(op, std::move(operands), std::move(attrs));
     if (!made.ok() || count(type(made.value()[0]).sizes) > 4 * most_) return {};
     exact_.resize(g_.values.size(), false);
     return made.value()[0];
@@ -402,7 +402,7 @@ class Drawer {
       return emit(OpCode::k_slice_scatter, {x, y}, {{K::k_dim, d}, {K::k_start, start}, {K::k_end, start + part}, {K::k_step, int64_t{1}}});
     }
     if (count(type(x).sizes) > 1500) return {};
-    return emit(OpCode::k_cat, one_in(2) ? std::vector{x, y} : std::vector{y, x, x}, {{K::k_dim, d}});
+    return emit(OpCode::k_cat, one_in(2) ? ValueIds{x, y} : ValueIds{y, x, x}, {{K::k_dim, d}});
   }
 
   Made picked(ValueId x) {
@@ -423,7 +423,7 @@ class Drawer {
     from[d] = 1 + pick(12);
     const Made y = any_where([&](ValueId v) { return type(v).dtype == type(x).dtype && type(v).sizes == from; });
     const ValueId source = y ? *y : input(type(x).dtype, from);
-    const std::vector<Attr> attrs{
+    const Attrs attrs{
         {K::k_dim, d}, {K::k_reduce, std::string(of({"sum", "sum", "mean", "amax", "amin"}))}, {K::k_include_self, !one_in(3)}};
     if (one_in(2)) return emit(OpCode::k_index_reduce, {x, fresh(DType::k_i64, {from[d]}), source}, attrs);
     // One index for whole rows, as models repeat it.
@@ -443,7 +443,7 @@ class Drawer {
     int64_t n = 1;
     for (int64_t d : dims) n *= type(x).sizes[d];
     const bool keepdim = one_in(2);
-    const auto attrs = [&] { return std::vector<Attr>{{K::k_dims, dims}, {K::k_keepdim, keepdim}}; };
+    const auto attrs = [&] { return Attrs{{K::k_dims, dims}, {K::k_keepdim, keepdim}}; };
     if (type(x).dtype == DType::k_bool) return same_bits = exact(x), emit(of({O::k_any, O::k_all}), {x}, attrs());
     if (n == 0) return {};
     if (one_in(4) && exact(x)) {

@@ -62,8 +62,8 @@ Result<PlanStep> eager_step(const Graph& graph, const std::shared_ptr<const Call
   step.name = op.code == OpCode::kOpaque ? op.s(AttrKey::k_aten) : std::string(op_name(op.code));
   step.eager = [run = std::shared_ptr<const PreparedCall>(std::move(call))](
                    std::span<const TensorRef> operands, std::vector<TensorRef>& results) { return run->run(operands, results); };
-  step.operands = op.operands;
-  step.results = op.results;
+  step.operands.assign(op.operands.begin(), op.operands.end());
+  step.results.assign(op.results.begin(), op.results.end());
   return step;
 }
 
@@ -95,7 +95,7 @@ Result<PlanStep> region_step(const Region& region, PluginDevice& device, const s
 Status conform(std::vector<TensorRef>& tensors, const Graph& graph, TensorServices& services) {
   for (size_t o = 0; o < tensors.size(); ++o) {
     const Type& type = graph.type(graph.outputs[o].value);
-    KRN_TRY_LET(TensorRef own, services.allocate({tensors[o]->dtype(), type.sizes, type.strides, tensors[o]->device()}));
+    KRN_TRY_LET(TensorRef own, services.allocate({tensors[o]->dtype(), type.sizes.vec(), type.strides.vec(), tensors[o]->device()}));
     KRN_TRY(services.copy(own, tensors[o]));
     tensors[o] = std::move(own);
   }
@@ -128,7 +128,7 @@ Result<std::vector<TensorRef>> clones(const std::vector<TensorRef>& tensors, Ten
 // The same elements with twice the strides, from one element past an aligned address on.
 Result<TensorRef> spread(const TensorRef& tensor, TensorServices& services) {
   TensorSpec spec{tensor->dtype(), {tensor->sizes(), tensor->sizes() + tensor->rank()}, {}, {}};
-  spec.strides = contiguous_strides(spec.sizes);
+  spec.strides = contiguous_strides(spec.sizes).vec();
   for (int64_t& s : spec.strides) s *= 2;
   KRN_TRY_LET(const TensorRef memory, services.allocate({spec.dtype, {2 * num_elements(*tensor) + 1}, {}, {}}));
   KRN_TRY_LET(TensorRef view, services.wrap(spec, static_cast<char*>(memory->data()) + dtype_bytes(spec.dtype), memory));

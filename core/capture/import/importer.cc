@@ -554,12 +554,12 @@ class Importer {
     return found == seen_->values.end() ? nullptr : &found->second;
   }
 
-  Result<std::optional<std::vector<ValueId>>> lower(const BoundCall& call, const std::string& name,
+  Result<std::optional<ValueIds>> lower(const BoundCall& call, const std::string& name,
                                                     const Results& results, const Scope& scope, std::string* why) {
     // Rows of products that nobody asks for are what a device would compute instead.
     if (device_.kind != Device::kCpu && name == "aten::_grouped_mm") {
       *why = "LibTorch's kernel for devices computes only what its data asks for";
-      return std::optional<std::vector<ValueId>>();
+      return std::optional<ValueIds>();
     }
     std::vector<AtenArg> args;
     std::vector<std::string> names;
@@ -583,7 +583,7 @@ class Importer {
     // A result that is None (a gradient that nobody asks for) has no name in the file; the table computes it all the same.
     if (std::all_of(results.sources.begin(), results.sources.end(),
                     [](const OpaqueCall::Source& source) { return source.kind == OpaqueCall::Source::Kind::kReturn; })) {
-      std::vector<ValueId> named;
+      ValueIds named;
       for (const size_t i : results.returns) named.push_back(i < lowered->size() ? lowered->at(i) : kNone);
       if (lowered->size() >= results.names.size()) lowered = std::move(named);
     }
@@ -593,7 +593,7 @@ class Importer {
       captured_.graph.values.resize(num_values);
       captured_.graph.ops.resize(num_ops);
       *why = "a result is read that the table does not compute";
-      return std::optional<std::vector<ValueId>>();
+      return std::optional<ValueIds>();
     }
     return lowered;
   }
@@ -649,7 +649,7 @@ class Importer {
 
   // ---- results
 
-  Status define_results(const BoundCall& call, const Results& results, const std::vector<ValueId>& values,
+  Status define_results(const BoundCall& call, const Results& results, const ValueIds& values,
                         const std::vector<size_t>& written, Scope& scope) {
     for (size_t i = 0; i < results.names.size(); ++i) {
       if (values[i] == kNone) continue;
@@ -712,7 +712,7 @@ class Importer {
 
   Status add_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written,
                     const std::string& why, Scope& scope) {
-    std::vector<ValueId> operands;
+    ValueIds operands;
     std::map<std::string, uint32_t> slots;
     std::vector<BoundArg> args = call.args;
     const std::function<Status(BoundArg&)> resolve = [&](BoundArg& arg) -> Status {
@@ -770,7 +770,7 @@ class Importer {
 
   Status define_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written,
                        size_t num_returned, OpId op, const std::function<bool(size_t)>& returns_written, Scope& scope) {
-    const std::vector<ValueId> values = captured_.graph.ops[op].results;
+    const ValueIds values = captured_.graph.ops[op].results;
     size_t next = 0, clone = num_returned;
     for (size_t i = 0; i < results.names.size(); ++i) {
       if (returns_written(results.returns[i])) continue;

@@ -101,7 +101,7 @@ Result<FoldedConstant> FoldEvaluator::store(const std::vector<double>& values, D
   hash.update(words.data(), words.size());
   hash.update(values.data(), values.size() * sizeof(double));
   return find_or(hash.finish(), [&]() -> Result<TensorRef> {
-    KRN_TRY_LET(TensorRef tensor, services_.allocate({DType::k_f64, sizes, {}, {}}));
+    KRN_TRY_LET(TensorRef tensor, services_.allocate({DType::k_f64, sizes.vec(), {}, {}}));
     std::copy(values.begin(), values.end(), static_cast<double*>(tensor->data()));
     KRN_TRY_LET(tensor, services_.cast(tensor, dtype));
     return services_.to_device(tensor, device_);
@@ -112,7 +112,7 @@ Result<FoldedConstant> FoldEvaluator::scale(uint32_t index, const Type& type, si
   if (type.dtype != DType::k_f32 && type.dtype != DType::k_f64) return Status(Code::k_unsupported, "only f32 and f64 weights are scaled");
   return find_or(how_computed("scale along " + std::to_string(axis), index, factors), [&]() -> Result<TensorRef> {
     KRN_TRY_LET(const TensorRef from, row_major(index, type.dtype));
-    KRN_TRY_LET(TensorRef to, services_.allocate({type.dtype, type.sizes, {}, {}}));
+    KRN_TRY_LET(TensorRef to, services_.allocate({type.dtype, type.sizes.vec(), {}, {}}));
     if (type.dtype == DType::k_f32) multiply<float>(*from, *to, axis, factors);
     else multiply<double>(*from, *to, axis, factors);
     return services_.to_device(to, device_);
@@ -124,7 +124,7 @@ Result<TensorRef> FoldEvaluator::row_major(uint32_t index, DType dtype) {
   KRN_TRY_LET(TensorRef host, services_.to_device(constants_[index], {}));
   const Type type = type_of(*host);
   if (type.dtype == dtype && type.strides == contiguous_strides(type.sizes)) return host;
-  KRN_TRY_LET(TensorRef dense, services_.allocate({dtype, type.sizes, {}, {}}));
+  KRN_TRY_LET(TensorRef dense, services_.allocate({dtype, type.sizes.vec(), {}, {}}));
   KRN_TRY(services_.copy(dense, host));
   return dense;
 }

@@ -80,13 +80,13 @@ Result<std::unique_ptr<PreparedCall>> GraphCalls::prepare(const Graph& graph, Op
     KRN_TRY_LET(laid_out.run, prepare_op(graph, op, calls_, options_));
   }
   return std::unique_ptr<PreparedCall>(
-      std::make_unique<PreparedOp>(std::move(laid_out.run), graph.ops[op].results.size(), graph.ops[op].origin, laid_out.bytes));
+      std::make_unique<PreparedOp>(std::move(laid_out.run), graph.ops[op].results.size(), graph.ops[op].origin.str(), laid_out.bytes));
 }
 
 struct EagerGraph::Impl {
   struct Step {
     RowRun run;
-    std::vector<ValueId> operands, results;
+    ValueIds operands, results;
     std::vector<ValueId> dead;  // values without a reader after this step
     std::string origin;
   };
@@ -166,7 +166,7 @@ Result<std::unique_ptr<EagerGraph>> EagerGraph::make(const Graph& graph, std::sh
     if (source.kind == ValueKind::kInput) continue;
     if (source.index >= constants.size() || constants[source.index] == nullptr) {
       return Status(Code::k_invalid_input,
-                    "constant " + std::to_string(source.index) + " (" + source.name + ") has no value");
+                    "constant " + std::to_string(source.index) + " (" + source.name.str() + ") has no value");
     }
     KRN_TRY(catch_torch([&] {
       const at::Tensor tensor = to_at(constants[source.index]);
@@ -186,8 +186,8 @@ Result<std::unique_ptr<EagerGraph>> EagerGraph::make(const Graph& graph, std::sh
     const Op& op = graph.ops[id];
     Impl::Step& step = impl->steps[id];
     auto run = prepare_op(graph, id, calls, options);
-    if (!run.ok()) return std::move(run).status().at(op.origin);
-    step = {std::move(*run), op.operands, op.results, {}, op.origin};
+    if (!run.ok()) return std::move(run).status().at(op.origin.str());
+    step = {std::move(*run), op.operands, op.results, {}, op.origin.str()};
     for (const auto* values : {&op.results, &op.operands}) {
       for (const ValueId value : *values) {
         if (value != kNone && !live[value]) {

@@ -87,10 +87,10 @@ RowRun convolution(const Op& op, const Type& x, const Tensor& weight) {
   const Dims stride = op.ints(AttrKey::k_stride), padding = op.ints(AttrKey::k_padding), dilation = op.ints(AttrKey::k_dilation);
   const int64_t groups = op.i(AttrKey::k_groups);
   const auto held = share(weight, "conv " + words({x.sizes, Dims(weight.sizes().vec()), stride, padding, dilation, {groups}}), [&] {
-    return call(*library().reorder_conv, {weight, padding, stride, dilation, groups, x.sizes});
+    return call(*library().reorder_conv, {weight, padding.vec(), stride.vec(), dilation.vec(), groups, x.sizes.vec()});
   });
   return [=](RowIn in, RowOut out) {
-    Stack stack{*in[0], held->laid_out, bias_of(in), padding, stride, dilation, groups};
+    Stack stack{*in[0], held->laid_out, bias_of(in), padding.vec(), stride.vec(), dilation.vec(), groups};
     push_no_post_op(stack);
     out[0] = call(*library().conv, std::move(stack));
   };

@@ -119,7 +119,7 @@ Result<RowRun> prepare_op(const Graph& graph, OpId id, const std::shared_ptr<con
   if (run) return run;
   return Status(Code::k_unsupported, Message{"LibTorch has no call for row " +
                                                  std::to_string(static_cast<int>(op.code)) + " with these attributes",
-                                             op.origin,
+                                             op.origin.str(),
                                              {},
                                              {}});
 }

@@ -15,9 +15,9 @@ Type type_of(const at::Tensor& tensor) { return {DType::k_f32, tensor.sizes().ve
 
 // One op over an input, a constant weight and a constant bias.
 struct OneOp {
-  OneOp(OpCode code, at::Tensor input, at::Tensor weight, at::Tensor bias, std::vector<Attr> attrs = {}) : x(std::move(input)) {
+  OneOp(OpCode code, at::Tensor input, at::Tensor weight, at::Tensor bias, Attrs attrs = {}) : x(std::move(input)) {
     Builder build(graph);
-    std::vector<ValueId> operands = {graph.add_input(type_of(x), 0)};
+    ValueIds operands = {graph.add_input(type_of(x), 0)};
     for (at::Tensor& constant : std::vector{std::move(weight), std::move(bias)}) {
       if (!constant.defined()) continue;
       operands.push_back(graph.add_constant(type_of(constant), static_cast<uint32_t>(constants.size()), ValueKind::kConstant));
@@ -55,7 +55,7 @@ struct OneOp {
   std::vector<TensorRef> constants;
 };
 
-std::vector<Attr> conv_attrs(int64_t padding, int64_t stride, int64_t groups, bool transposed = false) {
+Attrs conv_attrs(int64_t padding, int64_t stride, int64_t groups, bool transposed = false) {
   return {{AttrKey::k_stride, Dims{stride, stride}}, {AttrKey::k_padding, Dims{padding, padding}}, {AttrKey::k_dilation, Dims{1, 1}},
           {AttrKey::k_groups, groups}, {AttrKey::k_transposed, transposed}, {AttrKey::k_output_padding, Dims{0, 0}}};
 }

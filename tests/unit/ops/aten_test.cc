@@ -35,7 +35,7 @@ struct Call {
     return with(name, AtenArg::Value{input(d, std::move(sizes)), false});
   }
 
-  Result<std::optional<std::vector<ValueId>>> lower(std::string_view op) {
+  Result<std::optional<ValueIds>> lower(std::string_view op) {
     return lower_aten(builder, {op, &args, &names, nullptr}, &why);
   }
 

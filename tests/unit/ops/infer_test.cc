@@ -24,9 +24,9 @@ Type typed(DType d, Dims sizes) {
   return Type{d, sizes, strides};
 }
 
-Result<Type> one(OpCode code, std::vector<Type> operands, std::vector<Attr> attrs = {}) {
+Result<Type> one(OpCode code, std::vector<Type> operands, Attrs attrs = {}) {
   Graph g;
-  std::vector<ValueId> ids;
+  ValueIds ids;
   for (Type& t : operands) ids.push_back(g.add_input(t, static_cast<uint32_t>(ids.size())));
   auto v = Builder(g).emit1(code, ids, attrs);
   if (!v.ok()) {
@@ -123,7 +123,7 @@ TEST(Infer, PointwiseRefusesWhatCaptureMustSpellOut) {
 }
 
 TEST(Infer, Reductions) {
-  std::vector<Attr> last{{AttrKey::k_dims, Dims{1}}};
+  Attrs last{{AttrKey::k_dims, Dims{1}}};
   EXPECT_TYPE(one(OpCode::k_sum, {typed(DType::k_i32, {2, 3})}, last), DType::k_i64, ({2}), ({1}));
   EXPECT_TYPE(
       one(OpCode::k_sum, {typed(DType::k_bf16, {2, 3})}, {{AttrKey::k_dims, Dims{0, 1}}, {AttrKey::k_keepdim, true}}),
@@ -156,7 +156,7 @@ TEST(Infer, ViewsHaveViewStrides) {
 }
 
 TEST(Infer, ConvolutionsKeepChannelsLast) {
-  std::vector<Attr> attrs{{AttrKey::k_stride, Dims{2, 2}},
+  Attrs attrs{{AttrKey::k_stride, Dims{2, 2}},
                           {AttrKey::k_padding, Dims{1, 1}},
                           {AttrKey::k_dilation, Dims{1, 1}},
                           {AttrKey::k_groups, int64_t{1}}};
@@ -233,7 +233,7 @@ TEST(Infer, ProductsOfGroups) {
 TEST(Infer, WindowsNameEachAxisAndStayInRange) {
   const AttrKey lists[] = {AttrKey::k_stride, AttrKey::k_padding, AttrKey::k_dilation, AttrKey::k_output_padding};
   const auto conv = [&](size_t wrong, size_t length, bool transposed) {
-    std::vector<Attr> attrs = {{AttrKey::k_groups, int64_t{1}}, {AttrKey::k_transposed, transposed}};
+    Attrs attrs = {{AttrKey::k_groups, int64_t{1}}, {AttrKey::k_transposed, transposed}};
     for (size_t i = 0; i < 4; ++i) attrs.push_back({lists[i], Dims(i == wrong ? length : 2, i % 2 == 0 ? 1 : 0)});
     return one(OpCode::k_conv, {f32({1, 3, 8, 8}), f32({3, 3, 3, 3})}, attrs);
   };
@@ -281,7 +281,7 @@ TEST(Infer, RecurrentWeightsFitOneByOne) {
                                    f32({4 * hidden, hidden}),    f32({4 * hidden, hidden}),     f32({4 * hidden}), f32({4 * hidden})};
   const auto emit = [](std::vector<Type> operands) {
     Graph g;
-    std::vector<ValueId> ids;
+    ValueIds ids;
     for (Type& t : operands) ids.push_back(g.add_input(t, static_cast<uint32_t>(ids.size())));
     return Builder(g).emit(OpCode::k_lstm, ids,
                            {{AttrKey::k_layers, int64_t{2}},
@@ -309,7 +309,7 @@ TEST(Infer, OperandsThatMayBeAbsentMustFitWhereTheyAreThere) {
   EXPECT_REFUSED(one(OpCode::k_linear, {x, w, f32({8})}), "the bias does not fit the weight");
   EXPECT_REFUSED(one(OpCode::k_linear, {x, w, f32({1, 3})}), "the bias does not fit the weight");
   const Type q = f32({2, 4, 8}), k = f32({2, 6, 8});
-  const std::vector<Attr> attrs = {{AttrKey::k_causal, false}, {AttrKey::k_gqa, false}, {AttrKey::k_scale, 1.0}};
+  const Attrs attrs = {{AttrKey::k_causal, false}, {AttrKey::k_gqa, false}, {AttrKey::k_scale, 1.0}};
   const auto with_mask = [&](Type mask) { return one(OpCode::k_attention, {q, k, k, std::move(mask)}, attrs); };
   EXPECT_TYPE(with_mask(f32({2, 4, 6})), DType::k_f32, ({2, 4, 8}), ({32, 8, 1}));
   EXPECT_TYPE(with_mask(typed(DType::k_bool, {2, 4, 6})), DType::k_f32, ({2, 4, 8}), ({32, 8, 1}));

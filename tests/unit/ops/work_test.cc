@@ -20,7 +20,7 @@ struct Drawn {
   Graph graph;
   ValueId input(Type type) { return graph.add_input(std::move(type), static_cast<uint32_t>(graph.inputs.size())); }
   ValueId weight(Type type, ValueKind kind = ValueKind::kConstant) { return graph.add_constant(std::move(type), weights_++, kind); }
-  ValueId op(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs = {}) {
+  ValueId op(OpCode code, ValueIds operands, Attrs attrs = {}) {
     const auto made = Builder(graph).emit(code, std::move(operands), std::move(attrs));
     EXPECT_TRUE(made.ok()) << made.status().text();
     return made.ok() ? made->front() : kNone;

@@ -114,7 +114,7 @@ TEST(DropConstantMasks, OfComparedIotasOnlyWhatShowsTheSameScores) {
             const OpCode codes[] = {OpCode::k_le, OpCode::k_lt, OpCode::k_ge, OpCode::k_gt};
             const OpCode code = codes[form % 4];
             const bool turned = form >= 4;
-            ValueId condition = *b.emit1(code, turned ? std::vector{row, column} : std::vector{column, row});
+            ValueId condition = *b.emit1(code, turned ? ValueIds{row, column} : ValueIds{column, row});
             std::vector<bool> shown;
             for (int64_t i = 0; i < queries; ++i)
               for (int64_t j = 0; j < keys; ++j) {

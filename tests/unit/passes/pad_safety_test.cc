@@ -22,7 +22,7 @@ namespace {
 
 using testing::HostTensor;
 using K = AttrKey;
-using Attrs = std::vector<Attr>;
+using Attrs = Attrs;
 
 constexpr double kAnything = std::numeric_limits<double>::quiet_NaN();  // as PadFill::value
 
@@ -49,7 +49,7 @@ struct Two {
     return v;
   }
   // kNone if the row refuses it at one of the sizes.
-  ValueId op(OpCode code, const std::vector<ValueId>& operands, const std::function<Attrs(int)>& attrs) {
+  ValueId op(OpCode code, const ValueIds& operands, const std::function<Attrs(int)>& attrs) {
     const Graph before = graphs[0];
     Builder small(graphs[0]), large(graphs[1]);
     const Result<ValueId> a = small.emit1(code, operands, attrs(0));
@@ -59,10 +59,10 @@ struct Two {
     graphs[0] = before;
     return kNone;
   }
-  ValueId op(OpCode code, const std::vector<ValueId>& operands, Attrs attrs = {}) {
+  ValueId op(OpCode code, const ValueIds& operands, Attrs attrs = {}) {
     return op(code, operands, [&](int) { return attrs; });
   }
-  ValueId sized(OpCode code, const std::vector<ValueId>& operands, Dims sizes, Attrs more = {}) {
+  ValueId sized(OpCode code, const ValueIds& operands, Dims sizes, Attrs more = {}) {
     return op(code, operands, [&](int which) {
       Attrs attrs = more;
       attrs.push_back({K::k_sizes, at(sizes, which)});
@@ -249,7 +249,7 @@ TEST(PadSafety, MeansNormsAndSoftmaxOfOtherAxesOnly) {
   for (const Case& each : cases) {
     SCOPED_TRACE(op_name(each.code));
     Two other, same;
-    std::vector<ValueId> operands{other.input(DType::k_f32, {-1, 4})};
+    ValueIds operands{other.input(DType::k_f32, {-1, 4})};
     (void)same.input(DType::k_f32, {-1, 4});
     if (each.code == OpCode::k_layer_norm) operands.insert(operands.end(), {kNone, kNone});
     expect_safe(other, other.op(each.code, operands, each.other));
@@ -386,7 +386,7 @@ Attrs attention_attrs(bool causal) { return {{K::k_causal, causal}, {K::k_scale,
 TEST(PadSafety, AttentionOfOtherRowsAndOverPaddedKeys) {
   Two batch, queries, keys;
   const auto rows = [](Two& two, int64_t b, int64_t length) { return two.input(DType::k_f32, {b, 2, length, 4}); };
-  const auto attend = [](Two& two, const std::vector<ValueId>& operands, bool causal = false) {
+  const auto attend = [](Two& two, const ValueIds& operands, bool causal = false) {
     return two.op(OpCode::k_attention, operands, attention_attrs(causal));
   };
   expect_safe(batch, attend(batch, {rows(batch, -1, 3), rows(batch, -1, 6), rows(batch, -1, 6), kNone}));
@@ -444,7 +444,7 @@ TEST(PadSafety, NaNIsNotHidden) {
       Two two;
       const ValueId zeros = two.input(DType::k_f32, {3, -1}, {0, false}), values = two.input(DType::k_f32, {-1, 3});
       const ValueId nan = two.op(OpCode::k_matmul, {zeros, values});
-      std::vector<ValueId> operands;
+      ValueIds operands;
       for (size_t i = 0; i < arity; ++i)
         operands.push_back(i == at ? nan
                                    : two.input(row.code == OpCode::k_select && i == 0 ? DType::k_bool : DType::k_f32, {3, 3},
@@ -752,7 +752,7 @@ class Draw {
   }
 
   std::mt19937 random_;
-  std::vector<ValueId> pool_;
+  ValueIds pool_;
 };
 
 TEST(PadSafety, WhateverIsProvedOfDrawnGraphsHolds) {

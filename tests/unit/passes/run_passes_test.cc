@@ -108,7 +108,7 @@ TEST(RunPasses, RandomGraphsStayWellFormedUnderEveryNumerics) {
 TEST(RunPasses, OutputsKeepTheirTypes) {
   const Dims sizes{2, 3, 4};
   const Dims layouts[] = {{12, 4, 1}, {1, 2, 6}, {4, 8, 1}, {12, 1, 3}, {0, 0, 0}};
-  const std::pair<OpCode, std::vector<Attr>> rows[] = {
+  const std::pair<OpCode, Attrs> rows[] = {
       {OpCode::k_cast, {{AttrKey::k_dtype, static_cast<int64_t>(DType::k_f32)}}},
       {OpCode::k_reshape, {{AttrKey::k_sizes, sizes}}},
       {OpCode::k_expand, {{AttrKey::k_sizes, sizes}}},

@@ -28,7 +28,7 @@ class Builder {
   ValueId constant(DType dtype, Dims sizes) {
     return graph.add_constant(type(dtype, std::move(sizes)), constants_++, ValueKind::kConstant);
   }
-  ValueId op(OpCode code, std::vector<ValueId> operands, std::vector<Attr> attrs, Type result) {
+  ValueId op(OpCode code, ValueIds operands, Attrs attrs, Type result) {
     return graph.ops[graph.add_op(code, std::move(operands), std::move(attrs), {std::move(result)})].results[0];
   }
   Graph graph;
@@ -98,8 +98,8 @@ TEST(Inputs, ARowPastTheEndIsMadeForTakesAlone) {
     Builder b;
     const ValueId index = b.input(DType::k_i64, {2, 2}), table = b.constant(DType::k_f32, {7, 2}), flat = b.constant(DType::k_i64, {2, 2});
     b.op(OpCode::k_take, {table, index}, {{AttrKey::k_dim, int64_t{0}}}, type(DType::k_f32, {2, 2, 2}));
-    std::vector<ValueId> operands{table, flat};
-    std::vector<Attr> attrs{{AttrKey::k_dim, int64_t{0}}};
+    ValueIds operands{table, flat};
+    Attrs attrs{{AttrKey::k_dim, int64_t{0}}};
     if (other == OpCode::k_scatter) {
       operands.push_back(b.constant(DType::k_f32, {2, 2}));
       attrs.push_back({AttrKey::k_reduce, std::string("sum")});
