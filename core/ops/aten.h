@@ -35,6 +35,9 @@ struct AtenCall {
   const std::vector<std::string>* names = nullptr;  // names of the arguments, parallel to args
   // What the file says about the results: a hint (dtype of factories, sizes where the rule needs them).
   const std::vector<Type>* result_hints = nullptr;
+  // LibTorch's kernels on the device multiply by the reciprocal of a divisor that is a number, as those for GPUs do
+  // (aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu). That may round otherwise than the quotient: log(64 / 8) / log(16) * 8 is less than 6.
+  bool by_reciprocal = false;
 };
 
 // Appends the rows that compute `call` and returns its results, one per ATen result; a Tensor[] result stands as its

@@ -73,14 +73,24 @@ Values mul(Lowering& w) {
   return {w.pointwise(dtype == DType::k_bool ? OpCode::k_logical_and : OpCode::k_mul, {a, b}, dtype)};
 }
 
+// a / b in `dtype`, as the device's kernels of LibTorch compute it.
+ValueId quotient_of(Lowering& w, const Operand& a, const Operand& b, DType dtype) {
+  if (!b.is_number() || a.is_number() || !w.by_reciprocal()) return w.pointwise(OpCode::k_div, {a, b}, dtype);
+  int exponent = 0;
+  if (std::fabs(std::frexp(b.as_double(), &exponent)) == 0.5 && std::abs(exponent) < 100)  // a power of two, whose reciprocal is exact
+    return w.pointwise(OpCode::k_mul, {a, Lowering::number(1 / b.as_double())}, dtype);
+  const DType compute = compute_dtype(dtype);
+  const ValueId x = w.cast(a.id, compute), reciprocal = w.row(OpCode::k_reciprocal, {w.full(b, compute, {})});
+  return w.cast(w.row(OpCode::k_mul, {x, w.expand(reciprocal, w.sizes(x))}), dtype);
+}
+
 Values div(Lowering& w) {
   Operand a = w.operand("self"), b = w.operand("other");
   DType dtype = float_result(w.result_type({a, b}));
   std::string mode = w.word("rounding_mode");
-  if (mode.empty()) return {w.pointwise(OpCode::k_div, {a, b}, dtype)};
+  if (mode.empty()) return {quotient_of(w, a, b, dtype)};
   if (mode != "trunc" || !is_float(w.result_type({a, b}))) w.decline("division with rounding mode " + mode);
-  ValueId quotient = w.pointwise(OpCode::k_div, {a, b}, compute_dtype(dtype));
-  return {w.cast(w.row(OpCode::k_trunc, {quotient}), dtype)};
+  return {w.cast(w.row(OpCode::k_trunc, {quotient_of(w, a, b, compute_dtype(dtype))}), dtype)};
 }
 
 Values fmod(Lowering& w) {

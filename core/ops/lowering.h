@@ -69,6 +69,7 @@ class Lowering {
   static Operand number(int64_t v);
   DType result_type(std::initializer_list<Operand> operands) const;
   const Op* producer(ValueId v) const;
+  bool by_reciprocal() const { return call_.by_reciprocal; }
 
   // ---- rows
   ValueId row(OpCode code, Values operands, Attrs attrs = {});

@@ -80,6 +80,7 @@ class Simplifier {
       case OpCode::k_logical_or: return is_splat(x[1], 0) ? x[0] : is_splat(x[0], 0) ? x[1] : kNone;
       case OpCode::k_select: return chosen(x);
       case OpCode::k_cast: return cast(op, x[0]);
+      case OpCode::k_reciprocal: return reciprocal(x[0]);
       default: return moved(op, x);
     }
   }
@@ -100,6 +101,14 @@ class Simplifier {
     if (x[1] == x[2]) return x[1];
     auto condition = splat_of(g_, x[0]);
     return !condition ? kNone : *condition != 0 ? x[1] : x[2];
+  }
+
+  // As a kernel of that dtype divides: a quotient of f32 in f64 is rounded once more and right all the same.
+  Result<ValueId> reciprocal(ValueId x) {
+    const Op* full = made_by(g_, x, OpCode::k_full);
+    const DType dtype = g_.type(x).dtype;
+    if (!full || (dtype != DType::k_f32 && dtype != DType::k_f64)) return kNone;
+    return r_.build().full(round_to(dtype, 1 / *splat_of(g_, x)), dtype, full->ints(AttrKey::k_sizes));
   }
 
   Result<ValueId> cast(const Op& op, ValueId x) {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.compile(backend="keirin"): what is compiled, what stays eager, and that nothing is wrong on the way."""
 import copy
+import math
 import subprocess
 import sys
 import threading
@@ -46,6 +47,21 @@ def test_inputs_that_eager_refuses_in_other_combinations():
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(fast(x, mask, values), put(x, mask, values))
+    assert answered() == 2, keirin.explain()
+
+
+def test_distances_fall_into_eagers_buckets():
+    """Those of T5. log(64 / 8) / log(16) * 8 is 6; the product with log(16)'s reciprocal, which LibTorch computes on a GPU, is less."""
+    table = torch.randn(16, 4)
+
+    def biased(x, distance):
+        bucket = 8 + (torch.log(distance.float() / 8) / math.log(16) * 8).to(torch.long)
+        return torch.tanh(x) + table[bucket.clamp(max=15)]
+    fast = compiled(biased)
+    x, distance = torch.randn(520, 4), torch.arange(8, 528)
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(x, distance), biased(x, distance))
     assert answered() == 2, keirin.explain()
 
 

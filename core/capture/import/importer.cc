@@ -578,7 +578,7 @@ class Importer {
       }
     }
     const size_t num_values = captured_.graph.values.size(), num_ops = captured_.graph.ops.size();
-    KRN_TRY_LET(auto lowered, lower_aten(builder_, {name, &args, &names, &results.hints}, why));
+    KRN_TRY_LET(auto lowered, lower_aten(builder_, {name, &args, &names, &results.hints, device_.kind != Device::kCpu}, why));
     if (!lowered) return lowered;
     // A result that is None (a gradient that nobody asks for) has no name in the file; the table computes it all the same.
     if (std::all_of(results.sources.begin(), results.sources.end(),

@@ -20,6 +20,7 @@ struct Call {
   std::vector<AtenArg> args;
   std::vector<std::string> names;
   std::string why;
+  bool by_reciprocal = false;
 
   ValueId input(DType d, Dims sizes) {
     Dims strides = contiguous_strides(sizes);
@@ -36,7 +37,7 @@ struct Call {
   }
 
   Result<std::optional<ValueIds>> lower(std::string_view op) {
-    return lower_aten(builder, {op, &args, &names, nullptr}, &why);
+    return lower_aten(builder, {op, &args, &names, nullptr, by_reciprocal}, &why);
   }
 
   // The rows of the call, "cast mul cast"; "opaque" if it has none.
@@ -104,6 +105,25 @@ TEST(Promote, LatticeAndCategories) {
   EXPECT_EQ(result(DType::k_bool, DType::kNone, DType::k_i64), DType::k_i64);
   EXPECT_EQ(result(DType::k_u8, DType::kNone, DType::k_i64), DType::k_u8);
   EXPECT_EQ(result(DType::kNone, DType::k_f16, DType::k_f64), DType::k_f16);
+}
+
+TEST(Aten, ADivisorsReciprocalWhereTheDeviceMultipliesByIt) {
+  const auto rows = [](DType dtype, double divisor, bool by_reciprocal, const char* mode = nullptr) {
+    Call c;
+    c.by_reciprocal = by_reciprocal;
+    c.tensor("self", dtype, {3}).with("other", divisor);
+    if (mode) c.with("rounding_mode", std::string(mode));
+    return c.rows(mode ? "aten::div.Tensor_mode" : "aten::div.Tensor");
+  };
+  EXPECT_EQ(rows(DType::k_f32, 3, false), "full expand div");
+  EXPECT_EQ(rows(DType::k_f32, 3, true), "full reciprocal expand mul");
+  EXPECT_EQ(rows(DType::k_f32, -8, true), "full expand mul") << "the reciprocal of a power of two is exact";
+  EXPECT_EQ(rows(DType::k_bf16, 3, true), "cast full reciprocal expand mul cast") << "the reciprocal is not rounded to 16 bits";
+  EXPECT_EQ(rows(DType::k_i64, 3, true), "cast full reciprocal expand mul");
+  EXPECT_EQ(rows(DType::k_f32, 3, true, "trunc"), "full reciprocal expand mul trunc");
+  Call tensors;
+  tensors.by_reciprocal = true;
+  EXPECT_EQ(tensors.tensor("self", DType::k_f32, {3}).tensor("other", DType::k_f32, {3}).rows("aten::div.Tensor"), "div");
 }
 
 TEST(Aten, NumbersStayInTheComputeDtype) {
