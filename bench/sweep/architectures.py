@@ -133,7 +133,7 @@ _WAVES = dict(conv_dim=(16, 16), conv_kernel=(10, 3), conv_stride=(5, 2), num_co
               mask_time_prob=0.0, mask_feature_prob=0.0, layerdrop=0.0, apply_spec_augment=False)
 
 
-def _transformers(name: str) -> Built:
+def _transformers(name: str, tokens: int) -> Built:
     import transformers
     kind, more = TRANSFORMERS[name]
     cls = getattr(transformers, name, None) or __import__("transformers.models.whisper.modeling_whisper", fromlist=[name]).WhisperEncoder
@@ -143,9 +143,9 @@ def _transformers(name: str) -> Built:
              if (key in vars(known) or key in names) and key not in more and names.get(key) not in more}
     drops = {key: 0.0 for key, value in vars(known).items() if ("drop" in key or key.endswith("pdrop")) and isinstance(value, float)}
     module = cls(cls.config_class(**{**small, **drops, **more}))
-    ids = torch.randint(3, 200, (2, 32))
+    ids = torch.randint(3, 200, (2, tokens))
     inputs = {
-        _TEXT: lambda: {"input_ids": ids}, _TEXT_PAIR: lambda: {"input_ids": ids, "decoder_input_ids": ids.flip(1)[:, :16].contiguous()},
+        _TEXT: lambda: {"input_ids": ids}, _TEXT_PAIR: lambda: {"input_ids": ids, "decoder_input_ids": ids.flip(1)[:, :tokens // 2].contiguous()},
         _IMAGE: lambda: {"pixel_values": torch.randn(2, 3, more.get("image_size", 32), more.get("image_size", 32))},
         _SOUND: lambda: {"input_values": torch.randn(2, 2000)}, "spectrogram": lambda: {"input_values": torch.randn(2, 64, 32)},
         "mel": lambda: {"input_features": torch.randn(2, 16, 64)},
@@ -266,16 +266,19 @@ def _torch_geometric(name: str) -> Built:
 
 # ---- all of them
 
-_BUILD = {"transformers": (_transformers, TRANSFORMERS), "timm": (_timm, TIMM), "torchvision": (_torchvision, TORCHVISION),
-          "torch_geometric": (_torch_geometric, TORCH_GEOMETRIC)}
-NAMES = [f"{library}/{name}" for library, (_, names) in _BUILD.items() for name in names]
+_NAMES = {"transformers": TRANSFORMERS, "timm": TIMM, "torchvision": TORCHVISION, "torch_geometric": TORCH_GEOMETRIC}
+NAMES = [f"{library}/{name}" for library, names in _NAMES.items() for name in names]
 
 
-def build(name: str) -> Built:
+TOKENS = 32  # of a text; most architectures bear 128
+
+
+def build(name: str, tokens: int = TOKENS) -> Built:
     """The architecture `LIBRARY/NAME`, always with the same weights and inputs."""
     library, which = name.split("/")
     torch.manual_seed(0)
-    built = _BUILD[library][0](which)
+    built = {"transformers": lambda: _transformers(which, tokens), "timm": lambda: _timm(which),
+             "torchvision": lambda: _torchvision(which), "torch_geometric": lambda: _torch_geometric(which)}[library]()
     for each in built.module.modules():
         if isinstance(each, nn.modules.dropout._DropoutNd):
             each.p = 0.0

@@ -2,7 +2,7 @@
 """One architecture of the sweep in this process: inference and training through torch.compile(backend="keirin"), and inference through
 .pt2.
 
-    python bench/sweep/one.py timm/resnet18 [--parts inference,training,pt2] [--device cuda] [--measure]
+    python bench/sweep/one.py timm/resnet18 [--parts inference,training,pt2] [--device cuda] [--tokens 112] [--measure]
 
 Prints one line of JSON: by part, "runs" (an answer came, eager's at worst), "verified" (it is as near to 64-bit floats as eager's,
 gradients one by one; or the same as Dynamo's own backend "eager", where the module answers otherwise while it is traced), nodes of the
@@ -45,9 +45,9 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def built_on(device: str, name: str) -> architectures.Built:
+def built_on(device: str, name: str, tokens: int) -> architectures.Built:
     """Made on the processor, so that weights and inputs are the same on each device."""
-    built = architectures.build(name)
+    built = architectures.build(name, tokens)
 
     def moved(value: Any) -> Any:
         return pytree.tree_map(lambda each: each.to(device) if isinstance(each, torch.Tensor) else each, value)
@@ -287,6 +287,7 @@ def main() -> None:
     arguments.add_argument("name")
     arguments.add_argument("--parts", default=",".join(_PARTS))
     arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    arguments.add_argument("--tokens", type=int, default=architectures.TOKENS)
     arguments.add_argument("--measure", action="store_true")
     asked = arguments.parse_args()
     warnings.filterwarnings("ignore")
@@ -295,7 +296,7 @@ def main() -> None:
         begin = time.perf_counter()
         try:
             torch.compiler.reset()
-            built = built_on(asked.device, asked.name)
+            built = built_on(asked.device, asked.name, asked.tokens)
             row = {"inference": inference, "training": training, "pt2": pt2}[part](built, asked.measure, asked.device)
         except Exception as error:
             row = {"runs": False, "verified": False, "error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}

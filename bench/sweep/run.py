@@ -5,7 +5,7 @@
     ci/python_tests                                  # once: makes the wheel and installs it into build/python-installed
     bench/sweep/packages                             # once: a venv of its own with the libraries; prints its python
     PYTHONPATH=build/python-installed "$(bench/sweep/packages)" bench/sweep/run.py --keep sweep.json [--only timm/] [--measure]
-        [--device cuda] [--jobs N]
+        [--device cuda] [--tokens 112] [--jobs N]
 
 What is in --keep is not run again (--again NAME forgets a row), so it may be stopped and started at any time, on the machine that it was
 begun on and with the libraries of then, which it names. --show prints the tables of a file (docs/figures.md). A process that dies or takes
@@ -60,7 +60,9 @@ def answer_of(child: subprocess.Popen[str], bound: float) -> tuple[str, str, str
 def run(name: str, parts: list[str], asked: argparse.Namespace, processors: set[int]) -> dict[str, Any]:
     """The rows of one process by part; parts that it did not reach say why."""
     command = ["taskset", "-c", ",".join(map(str, processors)), sys.executable, str(kHere / "one.py"), name, "--parts", ",".join(parts),
-               "--device", asked.device, *(["--measure"] if asked.measure else [])]
+               "--device", asked.device]
+    command += ["--tokens", str(asked.tokens)] if asked.tokens else []
+    command += ["--measure"] if asked.measure else []
     # A cache of its own: what an earlier one found wrong would be left out here unseen.
     with tempfile.TemporaryDirectory(prefix="keirin-sweep-") as cache:
         environment = {**os.environ, "KEIRIN_CACHE": cache}
@@ -152,6 +154,7 @@ def main() -> int:
     arguments.add_argument("--budget", type=float, default=float("inf"), help="seconds after which nothing new begins")
     arguments.add_argument("--measure", action="store_true", help="races too, and times eager beside what answers")
     arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    arguments.add_argument("--tokens", type=int, help="of a text, if not as many as usual")
     arguments.add_argument("--jobs", type=int, default=1, help="architectures at a time; processors are dealt out among them")
     arguments.add_argument("--again", action="append", default=[], help="runs this one although it was kept")
     asked = arguments.parse_args()
@@ -164,7 +167,7 @@ def main() -> int:
     from architectures import NAMES
 
     file: dict[str, Any] = json.loads(asked.keep.read_text()) if asked.keep.exists() else {"schema": "keirin/sweep/1", "rows": {}}
-    here = machine(asked.device, asked.jobs)
+    here = machine(asked.device, asked.jobs) | ({"tokens": asked.tokens} if asked.tokens else {})
     if file.setdefault("machine", here) != here:
         print(f"{asked.keep} was begun with {file['machine']}, here is {here}: keep these rows in another file", file=sys.stderr)
         return 2
