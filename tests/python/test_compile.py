@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import keirin
 from conftest import NOW, PLACE, answered, compiled, graphs, reasons
@@ -62,6 +63,25 @@ def test_distances_fall_into_eagers_buckets():
     with torch.no_grad():
         for _ in range(3):
             torch.testing.assert_close(fast(x, distance), biased(x, distance))
+    assert answered() == 2, keirin.explain()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("queries, keys", [(1, 40), (3, 3), (48, 48), (200, 200), (80, 600)])
+def test_queries_that_see_nothing(dtype, queries, keys):
+    """A query from which a mask hides each key, by the lowest number that there is, looks at all alike."""
+    def seen(q, k, v, mask):
+        return F.scaled_dot_product_attention(torch.tanh(q), k, v, attn_mask=mask) * 2
+    fast = compiled(seen)
+    q, k, v = (torch.randn(2, 4, lines, 64, dtype=dtype) for lines in (queries, keys, keys))
+    mask = torch.zeros(2, 1, queries, keys, dtype=dtype)
+    lowest = torch.finfo(dtype).min
+    mask[0, :, :, keys // 2:] = lowest
+    mask[1, :, -1] = lowest
+    tolerance = {} if dtype == torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(fast(q, k, v, mask), seen(q, k, v, mask), **tolerance)
     assert answered() == 2, keirin.explain()
 
 

@@ -102,8 +102,10 @@ AnchorCase attention(const Heads& h) {
     const Dims sizes{h.batch, h.heads, h.queries, h.keys};
     const Dims strides = h.by_key ? Dims{h.keys, 0, 0, 1} : Dims{};
     mask = h.mask == Heads::kBool ? m.whole(dtype, sizes, 2, strides) : m.tensor(dtype, sizes, strides);
-    if (!h.by_key)  // one query sees nothing
-      for (int64_t key = 0; key < h.keys; ++key) m.set(mask, {0, 0, 0, key}, -std::numeric_limits<double>::infinity(), 0);
+    for (int64_t key = 0; key < h.keys && !h.by_key; ++key) {
+      m.set(mask, {0, 0, 0, key}, -std::numeric_limits<double>::infinity(), 0);  // one query sees nothing
+      if (dtype == kF32) m.set(mask, {h.batch - 1, h.heads - 1, h.queries - 1, key}, -std::numeric_limits<float>::max(), 0);  // one all alike
+    }
     a.operands.push_back(mask);
   }
   const TensorDesc o = m.result(h.dtype, {h.batch, h.heads, h.queries, h.width},
@@ -114,7 +116,7 @@ AnchorCase attention(const Heads& h) {
     for (int64_t head = 0; head < h.heads; ++head)
       for (int64_t i = 0; i < h.queries; ++i) {
         const int64_t from = head / (h.heads / h.shared);
-        double high = -1e30, total = 0;
+        double high = -std::numeric_limits<double>::infinity(), total = 0;
         for (int64_t j = 0; j < h.keys; ++j) {
           double s = 0;
           for (int64_t d = 0; d < h.width; ++d) s += m.get(q, {b, head, i, d}) * m.get(k, {b, from, j, d});
@@ -125,7 +127,7 @@ AnchorCase attention(const Heads& h) {
           if (h.causal && j > i) s = -std::numeric_limits<double>::infinity();
           w[j] = s, high = std::max(high, s);
         }
-        for (double& s : w) s = std::exp(s - high), total += s;
+        for (double& s : w) s = std::isinf(high) ? 0 : std::exp(s - high), total += s;
         for (int64_t d = 0; d < h.width; ++d) {
           double sum = 0;
           for (int64_t j = 0; j < h.keys; ++j) sum += w[j] * m.get(v, {b, from, j, d});
