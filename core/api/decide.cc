@@ -243,9 +243,35 @@ Status prove_sensitive(Deciding& d, const std::vector<size_t>& numbers) {
   return {};
 }
 
+// What would answer these sizes if they had not been checked is not what is built for them: on a GPU other kernels of products,
+// convolutions and attention. It is judged like that, so that a check proves what its range does.
+void add_plans_of_other_sizes(Deciding& d) {
+  if (d.session.patterns.empty() || !d.session.options.verify) return;
+  for (size_t i = 0, n = d.candidates.size(); i < n; ++i) {
+    const Candidate& candidate = d.candidates[i];
+    if (!candidate.is_plan() || !candidate.call) continue;
+    if (std::optional<Candidate> made = made_of_other_sizes(d, candidate.built.name)) d.candidates.push_back(std::move(*made));
+  }
+}
+
+// Out of the list again, for it is not one to choose. Where one was wrong, no size gets another of its choice.
+void take_out_plans_of_other_sizes(Deciding& d) {
+  for (const Candidate& other : d.candidates) {
+    if (!other.of_other_sizes || other.report.reason != "wrong_result") continue;
+    const std::string how = other.report.name + ", made of what there is for other sizes, is wrong: " + other.report.note;
+    d.report.reasons.push_back(how);
+    for (Candidate& candidate : d.candidates)
+      if (candidate.report.name == other.report.name) candidate.report.wrong_of_others = how;
+  }
+  std::erase_if(d.candidates, [](const Candidate& c) { return c.of_other_sizes; });
+}
+
 // A plan that is wrong as a whole loses what is wrong in it, and is judged again.
 Status verify_and_repair(Deciding& d) {
-  KRN_TRY(verify(d));
+  add_plans_of_other_sizes(d);
+  Status verified = verify(d);
+  take_out_plans_of_other_sizes(d);
+  KRN_TRY(std::move(verified));
   for (size_t i = 0; i < d.candidates.size(); ++i) {
     Candidate& candidate = d.candidates[i];
     if ((candidate.wrong_set < 0 && !candidate.wrong_behind) || !candidate.is_plan()) continue;

@@ -32,6 +32,7 @@ struct Candidate {
   std::map<size_t, std::string> hidden;  // outputs that no set of inputs made vary: that they are right shows nothing; and why
   bool by_regions = false;     // as far from fp64 as roundings explain: right if each of its regions is, by itself
   bool is_recording = false;   // another candidate's launches
+  bool of_other_sizes = false; // what answers sizes of a range that are not checked: judged and never chosen (enter.h)
   bool baseline = false;       // eager and eager with launch replay: nothing to verify against but themselves
 
   bool is_plan() const { return built.plan != nullptr; }

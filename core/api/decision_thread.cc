@@ -432,6 +432,16 @@ bool DecisionThread::check_sizes(Task& task) {
     const std::lock_guard lock(met_mutex_);
     met = {first_, second_};
   }
+  // Inputs of the sizes between are drawn. A processor's eager raises where they are none that the model takes; a GPU's is lost with all
+  // that the process has on it.
+  if (session_.device.kind != Device::kCpu) {
+    const Result<std::vector<std::string>> unknown = session_.unknown_inputs(met[0]);
+    if (unknown.ok() && !unknown->empty()) {
+      session_.tell(Event::Kind::kDecided, kNote,
+                    "no ranges of sizes: which integers are valid is not known of " + unknown->front() + ", so none are drawn on a GPU");
+      return false;
+    }
+  }
   if (task.attempts == 0 && take_ranges_of_other_weights(met, task)) return false;
   if (queue_->stop) return false;
   SizeBox box = session_.bounds(task.call.specs);

@@ -126,35 +126,23 @@ namespace {
 
 // Of this choice, those of sizes of this kind first, the nearest first of them: a plugin may fuse otherwise where sizes are small. Of other
 // kinds too where nobody sees what is a view and what is a copy.
-std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d) {
+std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d, const std::string& choice) {
   const Sizes sizes = d.session.range_sizes(d.specs), kind = kind_of(sizes);
   std::vector<std::shared_ptr<const SizePattern>> out;
   for (const auto& each : d.session.patterns)
-    if (each->choice == d.range->piece.choice && (!each->shows_views || kind_of(each->sizes) == kind)) out.push_back(each);
+    if (each->choice == choice && (!each->shows_views || kind_of(each->sizes) == kind)) out.push_back(each);
   std::ranges::stable_sort(out, {}, [&](const auto& pattern) {
     return std::pair(kind_of(pattern->sizes) != kind, distance(pattern->sizes, sizes));
   });
   return out;
 }
 
-Result<Candidate> of_pattern(Deciding& d) {
-  const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
-  const std::string& choice = d.range->piece.choice;
-  const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d);
-  if (patterns.empty()) return unsupported("no size like it has a plan yet");
+// Of the first of these patterns that suffices for d's graph.
+Result<Candidate> resized(Deciding& d, const std::string& choice, const std::vector<std::shared_ptr<const SizePattern>>& patterns) {
   const std::optional<PlanChoice> how = find_choice(d.session, choice);
-  if (!how) return unsupported("the choice is not a plan");
-  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &patterns[0]->seen, SeenAt::kOtherSizes));
-  std::optional<OutputForms> forms = plain_forms(captured.graph, d.session.device);
-  if (!forms) return unsupported("outputs share memory");
-  d.forms = std::move(*forms);
-  d.prepared = std::make_shared<Prepared>(std::move(captured));
-  KRN_TRY(optimise(d.session, *d.prepared, d.forms.specs, d.session.folded, true));
-  if (why_only_eager(d)) return unsupported("eager answers such calls");
-  d.report.stage_seconds = d.prepared->stage_seconds;
-  const double start = now_s();
+  if (!how) return Status(Code::k_unsupported, "the choice is not a plan");
   const Hash structure = structure_of(d.prepared->graph);
-  Result<BuiltPlan> built = unsupported("the graph has another structure at this size");
+  Result<BuiltPlan> built = Status(Code::k_unsupported, "the graph has another structure at this size");
   size_t tried = 0;
   for (size_t i = 0; i < patterns.size() && !built.ok() && tried < kMostTriedPatterns; ++i)
     if (patterns[i]->structure == structure && ++tried) built = build_plan(d.session, *d.prepared, *how, patterns[i].get());
@@ -164,6 +152,24 @@ Result<Candidate> of_pattern(Deciding& d) {
   candidate.built = std::move(*built);
   candidate.report.plugin = candidate.built.plugin;
   d.make_calls(candidate);
+  return candidate;
+}
+
+Result<Candidate> of_pattern(Deciding& d) {
+  const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
+  const std::string& choice = d.range->piece.choice;
+  const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d, choice);
+  if (patterns.empty()) return unsupported("no size like it has a plan yet");
+  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &patterns[0]->seen, SeenAt::kOtherSizes));
+  std::optional<OutputForms> forms = plain_forms(captured.graph, d.session.device);
+  if (!forms) return unsupported("outputs share memory");
+  d.forms = std::move(*forms);
+  d.prepared = std::make_shared<Prepared>(std::move(captured));
+  KRN_TRY(optimise(d.session, *d.prepared, d.forms.specs, d.session.folded, true));
+  if (why_only_eager(d)) return unsupported("eager answers such calls");
+  d.report.stage_seconds = d.prepared->stage_seconds;
+  const double start = now_s();
+  KRN_TRY_LET(Candidate candidate, resized(d, choice, patterns));
   d.stage("plan", now_s() - start);
   return candidate;
 }
@@ -229,6 +235,15 @@ void put_in_service(Deciding& d, Candidate candidate, bool at_once) {
 }
 
 }  // namespace
+
+std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& choice) {
+  auto patterns = patterns_for(d, choice);
+  std::erase_if(patterns, [own = d.session.range_sizes(d.specs)](const auto& each) { return each->sizes == own; });
+  Result<Candidate> made = resized(d, choice, patterns);
+  if (!made.ok()) return std::nullopt;
+  made->of_other_sizes = true;
+  return std::move(*made);
+}
 
 Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {
   Deciding d(session, inputs);

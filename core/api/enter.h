@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/api/deciding.h"
@@ -15,6 +17,10 @@ namespace keirin {
 
 // Has plans of the same choice for other sizes be made as this candidate's was, if it is one of a plan and its program allows that.
 void remember_pattern(Deciding& d, const Candidate& candidate);
+
+// The plan of this choice for d's graph, made as enter_at_once would if these sizes lay between others that were checked: of what was made
+// for those. None: nothing like it was made, or it does not suffice.
+std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& choice);
 
 // Makes a plan of the range's choice for calls like one with these inputs and publishes it: by enter_at_once, else eager runs once, to be
 // looked at, and code is generated for a structure that was not met. Eager answers such calls from then on where no plan can be made, also

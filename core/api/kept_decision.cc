@@ -231,7 +231,7 @@ void keep_decision(Deciding& d) {
     const CandidateReport& r = candidate.report;
     record.candidates.push_back({r.name, r.reason, r.note, r.verified, r.gain, r.gain_low, r.gain_high, r.blocks, r.milliseconds,
                                  r.max_error, r.eager_error, r.compile_seconds, r.peak_bytes, candidate.built.hashes(),
-                                 candidate.built.repaired});
+                                 candidate.built.repaired || !candidate.report.wrong_of_others.empty()});
     LedgerCandidate& kept = record.candidates.back();
     if (!record.disturbed.empty()) kept.gain = kept.gain_low = kept.gain_high = kept.milliseconds = 0, kept.blocks = 0;
   }

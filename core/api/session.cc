@@ -569,12 +569,16 @@ Result<std::vector<TensorRef>> Session::example_inputs(uint64_t seed, const std:
 }
 
 Result<std::vector<std::string>> Session::unknown_inputs(const std::vector<int64_t>& symbol_sizes) const {
+  return impl_->unknown_inputs(symbol_sizes);
+}
+
+Result<std::vector<std::string>> Session::Impl::unknown_inputs(const std::vector<int64_t>& symbol_sizes) const {
   std::vector<std::string> out;
-  if (impl_->rules) return out;
-  const pt2::Program& program = impl_->model->program;
+  if (rules) return out;
+  const pt2::Program& program = model->program;
   KRN_TRY_LET(const ExampleShapes shapes, example_shapes(program, symbol_sizes));
   std::vector<InputHint> hints;
-  if (auto captured = import_graph(program, impl_->weights, shapes.specs, impl_->device); captured.ok())
+  if (auto captured = import_graph(program, weights, shapes.specs, device); captured.ok())
     hints = infer_inputs(captured->graph);
   size_t at = 0;
   for (const pt2::InputSpec& input : program.inputs) {

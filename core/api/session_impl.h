@@ -159,6 +159,7 @@ struct Session::Impl {
   bool in_segments(const std::vector<TensorRef>& inputs) const;
   // Inputs of the export's sizes, or of `symbol_sizes`, on the device.
   Result<std::vector<TensorRef>> draw(uint64_t seed, const std::vector<int64_t>& symbol_sizes);
+  Result<std::vector<std::string>> unknown_inputs(const std::vector<int64_t>& symbol_sizes) const;  // Session's
 
   // Last: their threads use everything above.
   CallChecker checker;

@@ -40,7 +40,7 @@ std::set<std::string> distrusted(const std::vector<CheckedSizes>& checks) {
   std::set<std::string> out;
   for (const CheckedSizes& check : checks)
     for (const CandidateReport& candidate : check.candidates)
-      if (candidate.repaired || candidate.reason == "wrong_result") out.insert(candidate.name);
+      if (candidate.repaired || !candidate.wrong_of_others.empty() || candidate.reason == "wrong_result") out.insert(candidate.name);
   return out;
 }
 
@@ -463,7 +463,9 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   for (const CheckedSizes& check : checks_) {
     std::string sizes;
     for (const int64_t size : check.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
-    out.checked.push_back({sizes, check.chosen, check.disturbed});
+    out.checked.push_back({sizes, check.chosen, check.disturbed, {}});
+    for (const CandidateReport& candidate : check.candidates)
+      if (!candidate.wrong_of_others.empty()) out.checked.back().wrong = candidate.wrong_of_others;
   }
   out.entered = entered_;
   out.at_once = num_at_once_;

@@ -25,7 +25,7 @@ struct LedgerCandidate {
   double compile_seconds = 0;
   int64_t peak_bytes = 0;
   std::vector<std::string> regions;  // hex hashes of what its plan compiled, by step
-  bool repaired = false;  // its plan leaves out what was wrong in it
+  bool repaired = false;  // its plan leaves out what was wrong in it, or is wrong as made of plans of other sizes
   bool operator==(const LedgerCandidate&) const = default;
 };
 

@@ -133,7 +133,7 @@ nlohmann::json to_json(const ModelReport& r) {
   for (const RangeReport& range : r.ranges.ranges)
     ranges.push_back({{"volume", {range.least, range.most}}, {"choice", range.choice}, {"closed", range.closed}});
   for (const CheckedReport& check : r.ranges.checked)
-    checked.push_back({{"sizes", check.sizes}, {"chosen", check.chosen}, {"disturbed", check.disturbed}});
+    checked.push_back({{"sizes", check.sizes}, {"chosen", check.chosen}, {"disturbed", check.disturbed}, {"wrong", check.wrong}});
   for (const SizeReport& size : r.ranges.sizes) range_sizes.push_back({{"name", size.name}, {"range", {size.min, size.max}}});
   nlohmann::json enter_stages = nlohmann::json::object(), left_to_eager = nlohmann::json::object();
   for (const auto& [why, calls] : r.ranges.left_to_eager) left_to_eager[why] = calls;
@@ -304,7 +304,8 @@ std::string explain_text(const ModelReport& r, size_t width) {
                          range.choice + (range.closed.empty() ? "" : ", closed: " + range.closed));
     for (const auto& [why, calls] : r.ranges.left_to_eager) out += fmt::format("  calls left to eager: {}, {}\n", calls, why);
     for (const CheckedReport& check : r.ranges.checked)
-      out += fmt::format("  checked at {}: {}\n", check.sizes, check.chosen + (check.disturbed ? ", the race was disturbed" : ""));
+      out += fmt::format("  checked at {}: {}\n", check.sizes, check.chosen + (check.disturbed ? ", the race was disturbed" : "") +
+                                                                    (check.wrong.empty() ? "" : "; " + check.wrong));
   }
   if (!r.buckets.sizes.empty()) {
     out += fmt::format("buckets ({} padded calls, {} left to eager, to which too much would have been padding{}):\n", r.buckets.calls,

@@ -26,6 +26,7 @@ struct CandidateReport {
   double compile_seconds = 0;
   int64_t peak_bytes = 0;
   bool repaired = false;     // a plan without what was judged wrong in it
+  std::string wrong_of_others;  // how it was wrong as it would be made of plans of other sizes: no size that is not checked gets it
 };
 
 // One step of the chosen plan (or of the best one, if eager was chosen).
@@ -73,6 +74,7 @@ struct CheckedReport {
   std::string sizes;            // "8,128"
   std::string chosen;
   bool disturbed = false;
+  std::string wrong;            // CandidateReport::wrong_of_others of one of its candidates
 };
 
 struct RangesReport {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "core/ir/graph.h"
 
@@ -23,5 +24,8 @@ bool is_lossless(DType from, DType to);
 
 // Rounds as the dtype stores it; what an element of that dtype becomes when x is written to it. Integers: x itself.
 double round_to(DType dtype, double x);
+
+// The ranges of all values, as the pass `infer` finds them, where the user's inputs have these, by position. Constants are not looked at.
+void find_ranges(Graph& graph, const std::vector<std::optional<Range>>& of_inputs);
 
 }  // namespace keirin

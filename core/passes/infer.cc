@@ -54,12 +54,14 @@ Interval stored(DType dtype, Interval x) {
 
 class Inference {
  public:
-  Inference(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+  Inference(Graph& graph, const PassContext& context) : graph_(graph), context_(context) {}
 
-  void run() {
+  // `of_inputs`: what is known of them, by position; empty: nothing.
+  void run(const std::vector<std::optional<Range>>& of_inputs = {}) {
     const std::vector<uint8_t> tells = values_that_tell();
+    for (ValueId v = 0; v < graph_.values.size(); ++v) graph_.values[v].range.reset();
+    for (size_t i = 0; i < of_inputs.size(); ++i) graph_.values[graph_.inputs[i]].range = of_inputs[i];
     for (ValueId v = 0; v < graph_.values.size(); ++v) {
-      graph_.values[v].range.reset();
       if (graph_.values[v].kind == ValueKind::kConstant && tells[v]) read_constant(v);
     }
     for (const Op& op : graph_.ops) {
@@ -214,10 +216,12 @@ class Inference {
   }
 
   Graph& graph_;
-  PassContext& context_;
+  const PassContext& context_;
 };
 
 }  // namespace
+
+void find_ranges(Graph& graph, const std::vector<std::optional<Range>>& of_inputs) { Inference(graph, {}).run(of_inputs); }
 
 Status passes::infer(Graph& graph, PassContext& context) {
   Inference(graph, context).run();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/passes/rewriter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/ir/rows.h"
@@ -73,6 +74,7 @@ Graph Rewriter::finish() {
 
 // A pass may have added constants late; rewriting a second time must not number them otherwise.
 void Rewriter::number_leaves_first() {
+  if (std::ranges::is_partitioned(new_.values, [](const Value& v) { return v.kind != ValueKind::kResult; })) return;
   std::vector<ValueId> to(new_.values.size());
   ValueId next = 0;
   for (bool leaves : {true, false})

@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "core/ir/rows.h"
+#include "core/passes/facts.h"
 #include "core/tune/elements.h"
 
 namespace keirin {
@@ -306,12 +307,82 @@ void store_hinted(const InputHint& hint, DType dtype, int64_t i, int64_t n, Rand
   }
 }
 
+std::optional<Range> range_of(const InputHint& hint, const Type& type) {
+  switch (hint.kind) {
+    case InputHint::kIntegers: return Range{hint.a, hint.b - 1};
+    case InputHint::kAscending: return Range{0, hint.b};
+    case InputHint::kMask: return Range{0, 1};
+    case InputHint::kConstant: return Range{hint.a, hint.a};
+    case InputHint::kArange: return Range{0, hint.b > 0 ? hint.b - 1 : std::max<double>(static_cast<double>(type.num_elements()) - 1, 0)};
+    default: return std::nullopt;
+  }
+}
+
+// The index that an operator picks rows by, and how many there are.
+struct Picked {
+  ValueId index = kNone;
+  int64_t rows = 0;
+};
+Picked picked_by(const Graph& graph, const Op& op) {
+  switch (op.code) {
+    case OpCode::k_take: case OpCode::k_gather: case OpCode::k_scatter: case OpCode::k_index_reduce:
+      return {op.operands[1], graph.type(op.operands[0]).sizes.at(static_cast<size_t>(op.i(AttrKey::k_dim)))};
+    case OpCode::k_embedding_bag: return {op.operands[1], graph.type(op.operands[0]).sizes.at(0)};
+    default: return {};
+  }
+}
+
+// By value: an integer that a float became, or that is computed of one.
+std::vector<uint8_t> made_of_floats(const Graph& graph) {
+  std::vector<uint8_t> made(graph.values.size(), 0);
+  for (const Op& op : graph.ops) {
+    if (op.code == OpCode::kOpaque) continue;  // an index that it returns, as those of the largest elements, is one of its own
+    const bool casts = op.code == OpCode::k_cast && is_float(graph.type(op.operands[0]).dtype);
+    const bool any = casts || std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return v != kNone && made[v]; });
+    for (const ValueId v : op.results) made[v] = any && is_int(graph.type(v).dtype);
+  }
+  return made;
+}
+
+// Where an index is computed of floats and may name no row for some values that the hints allow, inputs that it is computed of are better
+// not drawn: eager raises on a processor, but on a GPU an assertion fails, and with it the process's use of the device ends.
+void doubt_indices(const Graph& graph, std::vector<InputHint>& hints) {
+  const std::vector<uint8_t> made = made_of_floats(graph);
+  const auto picks_by_these = [&](const Op& op) {
+    const ValueId index = picked_by(graph, op).index;
+    return index != kNone && made[index];
+  };
+  if (std::none_of(graph.ops.begin(), graph.ops.end(), picks_by_these)) return;
+  Graph known = graph;
+  std::vector<std::optional<Range>> ranges;
+  for (size_t i = 0; i < hints.size(); ++i) ranges.push_back(range_of(hints[i], graph.type(graph.inputs[i])));
+  find_ranges(known, ranges);
+  std::vector<uint8_t> doubtful(graph.values.size(), 0);
+  for (size_t o = graph.ops.size(); o-- > 0;) {
+    const Op& op = graph.ops[o];
+    if (picks_by_these(op)) {
+      const Picked picked = picked_by(graph, op);
+      const std::optional<Range>& range = known.values[picked.index].range;
+      if (!range || range->may_be_nan || range->low < 0 || range->high >= static_cast<double>(picked.rows)) doubtful[picked.index] = 1;
+    }
+    if (std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return doubtful[v] != 0; }))
+      for (const ValueId v : op.operands)
+        if (v != kNone) doubtful[v] = 1;
+  }
+  for (size_t i = 0; i < hints.size(); ++i) {
+    if (!doubtful[graph.inputs[i]] || hints[i].unknown_meaning) continue;
+    hints[i].unknown_meaning = true;
+    hints[i].why = "an index is computed of it, which may name no row";
+  }
+}
+
 }  // namespace
 
 std::vector<InputHint> infer_inputs(const Graph& graph) {
   const Facts facts(graph);
   std::vector<InputHint> hints;
   for (const ValueId v : graph.inputs) hints.push_back(facts.hint(v));
+  doubt_indices(graph, hints);
   const auto strict = std::find_if(graph.ops.begin(), graph.ops.end(), refuses_numbers);
   if (strict == graph.ops.end()) return hints;
   for (InputHint& hint : hints) {

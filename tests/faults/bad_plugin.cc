@@ -86,6 +86,7 @@
 #define FAULT_wrong_many_rows 51
 #define FAULT_marks_load 52
 #define FAULT_needs_held 53
+#define FAULT_wrong_resize 54
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -105,6 +106,7 @@ struct krn_exec {
   std::vector<uint32_t> inputs;
   uint32_t output;
   std::vector<Step> steps;
+  bool resized = false;
 };
 
 namespace {
@@ -351,6 +353,14 @@ krn_code KRN_CALL compile(krn_dev*, const krn_region* region, const krn_policy*,
   return KRN_STATUS_ok;
 }
 
+krn_code KRN_CALL resize(krn_exec*, const krn_region* region, krn_exec** out, krn_err* err) {
+  krn_exec* const made = IS(wrong_resize) ? read_steps(region->graph) : nullptr;
+  if (!made) return fail(err, KRN_STATUS_unsupported, "no region is taken to other sizes");
+  made->resized = true;
+  *out = made;
+  return KRN_STATUS_ok;
+}
+
 void KRN_CALL retain(krn_exec*) {}
 void KRN_CALL release(krn_exec* exec) { delete exec; }
 
@@ -572,7 +582,7 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
     }
     if (step.linear) {
       run_linear(step, at[step.x], at[step.w], step.b == KRN_NONE ? nullptr : at[step.b], at[step.y]);
-      if ((IS(wrong_linear) && step.rows > 0) || (IS(wrong_many_rows) && step.rows > 20)) at[step.y][0] += 1;
+      if ((IS(wrong_linear) && step.rows > 0) || (IS(wrong_many_rows) && step.rows > 20) || exec->resized) at[step.y][0] += 1;
       continue;
     }
     if (step.take) {
@@ -628,7 +638,7 @@ constexpr uint32_t size_of(uint32_t full) { return IS(short_tables) ? sizeof(krn
 
 constexpr krn_plugin_table kPlugin{{sizeof(krn_plugin_table), 1, 0}, initialize, shutdown, nullptr};
 constexpr krn_device_table kDevice{{sizeof(krn_device_table), 1, 0}, enumerate, describe, open_device, nullptr, nullptr, nullptr};
-constexpr krn_compile_table kCompile{{size_of(sizeof(krn_compile_table)), 1, 0}, claim, compile, retain, release};
+constexpr krn_compile_table kCompile{{size_of(sizeof(krn_compile_table)), 1, 0}, claim, compile, retain, release, resize};
 constexpr krn_exec_table kExec{{sizeof(krn_exec_table), 1, 0}, info, needs, run};
 constexpr krn_artifact_table kArtifact{{sizeof(krn_artifact_table), 1, 0}, save, check, load};
 

@@ -607,6 +607,19 @@ TEST_F(ServiceFaults, ARangeIsRefusedWhereItsPlanIsWrongSomewhere) {
   for (const int64_t batch : {4, 19, 22, 40, 4, 19, 22, 40}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
 }
 
+// A plan that is right wherever it is compiled and wrong where it is made of another size's: that is judged too, where a range is checked.
+TEST_F(ServiceFaults, ARangeIsRefusedWherePlansOfOtherSizesAreWrong) {
+  Service s = serve_sizes("wrong_resize");
+  for (const int64_t batch : {3, 5, 3, 5}) EXPECT_TRUE(call_is_right(s, batch));
+  const ModelReport report = s.session->reports().back();
+  const std::string text = explain_text(report);
+  EXPECT_TRUE(has(s.session->reports().front().chosen, "wrong_resize")) << text;
+  EXPECT_TRUE(has(text, "made of what there is for other sizes, is wrong")) << text;
+  ASSERT_FALSE(report.ranges.ranges.empty()) << text;
+  for (const RangeReport& range : report.ranges.ranges) EXPECT_FALSE(has(range.choice, "wrong_resize")) << text;
+  for (const int64_t batch : {4, 7, 6, 4, 7, 6}) EXPECT_TRUE(call_is_right(s, batch)) << batch;
+}
+
 // What was right wherever it was checked and turns wrong in service: the first calls of sizes between are compared, and the range closes.
 TEST_F(ServiceFaults, ARangeClosesWhereOneOfItsSizesIsWrongInService) {
   Service s = serve_sizes("switched_run");

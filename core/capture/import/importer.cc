@@ -9,7 +9,8 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "abi/planted.h"
 #include "core/capture/import/aliases.h"
@@ -36,7 +37,7 @@ struct Entry {
   Dims strides;   // as eager has them where a run was observed, else as the file says
   IValue number;  // int, float, bool or None
 };
-using Scope = std::map<std::string, Entry, std::less<>>;
+using Scope = std::unordered_map<std::string, Entry>;
 
 // Operators that show memory and not values: what they answer depends on where their operand lies.
 bool reads_memory(const std::string& op) { return op.starts_with("aten::as_strided"); }
@@ -850,7 +851,7 @@ class Importer {
   Captured captured_;
   std::shared_ptr<CallTable> calls_ = std::make_shared<CallTable>();
   std::string origin_;                       // of the node at hand
-  std::set<std::string, std::less<>> read_;  // values that a node or an output reads
+  std::unordered_set<std::string> read_;  // values that a node or an output reads
   Builder builder_;
   Aliases aliases_;
   pt2::SymbolValues symbols_;

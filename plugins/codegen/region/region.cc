@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
-#include <map>
 
 #include "plugins/codegen/region/check_region.h"
 #include "plugins/kit/error.h"
@@ -20,7 +19,9 @@ class Reader {
 
   FlatRegion read() {
     const krn_gfunction& top = *krn_graph_function(&g_, 0);
-    std::map<uint32_t, int> names;
+    Names names(krn_graph_count(&g_, KRN_SECTION_VALUES), kNoTensor);
+    region_.tensors.reserve(names.size());
+    region_.nodes.reserve(krn_graph_count(&g_, KRN_SECTION_NODES));
     for (uint32_t i = 0; i < top.num_inputs; ++i) {
       const krn_ginput& in = *krn_graph_input(&g_, top.first_input + i);
       int t = add_tensor(in.value);
@@ -35,7 +36,7 @@ class Reader {
     }
     for (uint32_t i = 0; i < top.num_outputs; ++i) {
       const krn_goutput& out = *krn_graph_output(&g_, top.first_output + i);
-      region_.outputs.push_back({names.at(out.value), out.alias_input == KRN_NONE ? -1 : static_cast<int>(out.alias_input)});
+      region_.outputs.push_back({tensor_of(names, out.value), out.alias_input == KRN_NONE ? -1 : static_cast<int>(out.alias_input)});
     }
     region_.tidy();
     check_region(region_);
@@ -43,6 +44,14 @@ class Reader {
   }
 
  private:
+  static constexpr int kNoTensor = -1;
+  using Names = std::vector<int>;  // tensors, by value
+
+  static int tensor_of(const Names& names, uint32_t value) {
+    if (names.at(value) == kNoTensor) throw kit::Error(KRN_STATUS_corrupt, "a value is read before it is made");
+    return names[value];
+  }
+
   int add_tensor(uint32_t value) {
     const krn_gtype& type = *krn_graph_value_type(&g_, value);
     Tensor t;
@@ -56,7 +65,7 @@ class Reader {
     return static_cast<int>(region_.tensors.size()) - 1;
   }
 
-  void read_node(const krn_gnode& node, std::map<uint32_t, int>& names, int depth) {
+  void read_node(const krn_gnode& node, Names& names, int depth) {
     if (depth > 8) throw kit::Error(KRN_STATUS_corrupt, "composite bodies nest deeper than 8");
     OpKind kind = op_kind(node.op);
     if (kind == OpKind::kBodyComposite && node.body != KRN_NONE) return inline_body(node, names, depth);
@@ -70,7 +79,7 @@ class Reader {
     out.attrs = read_attrs(g_, node);
     for (uint32_t k = 0; k < node.num_operands; ++k) {
       uint32_t v = krn_graph_operand(&g_, &node, k);
-      out.operands.push_back(v == KRN_NONE ? -1 : names.at(v));
+      out.operands.push_back(v == KRN_NONE ? -1 : tensor_of(names, v));
     }
     for (uint32_t k = 0; k < node.num_results; ++k) {
       int t = add_tensor(node.first_result + k);
@@ -82,22 +91,22 @@ class Reader {
   }
 
   // The body's results take the node's own observed bits: those are the ones that mark_rounding saw.
-  void inline_body(const krn_gnode& node, std::map<uint32_t, int>& names, int depth) {
+  // Values of a body have numbers of their own, and a body that is inlined again has new tensors for them.
+  void inline_body(const krn_gnode& node, Names& names, int depth) {
     const krn_gfunction& body = *krn_graph_function(&g_, node.body);
-    std::map<uint32_t, int> inner;
     uint32_t present = 0;
     for (uint32_t k = 0; k < node.num_operands; ++k) {
       uint32_t v = krn_graph_operand(&g_, &node, k);
       if (v == KRN_NONE) continue;
       if (present >= body.num_inputs) throw kit::Error(KRN_STATUS_corrupt, "a body has fewer inputs than its node operands");
-      inner[krn_graph_input(&g_, body.first_input + present++)->value] = names.at(v);
+      names[krn_graph_input(&g_, body.first_input + present++)->value] = tensor_of(names, v);
     }
     if (present != body.num_inputs || body.num_outputs != node.num_results) {
       throw kit::Error(KRN_STATUS_corrupt, "the body of node " + std::to_string(claim_node_) + " has another signature");
     }
-    for (uint32_t i = 0; i < body.num_nodes; ++i) read_node(*krn_graph_node(&g_, body.first_node + i), inner, depth + 1);
+    for (uint32_t i = 0; i < body.num_nodes; ++i) read_node(*krn_graph_node(&g_, body.first_node + i), names, depth + 1);
     for (uint32_t k = 0; k < node.num_results; ++k) {
-      int t = inner.at(krn_graph_output(&g_, body.first_output + k)->value);
+      int t = tensor_of(names, krn_graph_output(&g_, body.first_output + k)->value);
       bool own = region_.tensors[t].producer >= 0;
       if (own) region_.tensors[t].observed |= bool(krn_graph_value(&g_, node.first_result + k)->flags & KRN_VALUE_OBSERVED);
       if (own) region_.tensors[t].strides = strides_of(node.first_result + k);

@@ -115,12 +115,12 @@ TEST(Aten, ADivisorsReciprocalWhereTheDeviceMultipliesByIt) {
     if (mode) c.with("rounding_mode", std::string(mode));
     return c.rows(mode ? "aten::div.Tensor_mode" : "aten::div.Tensor");
   };
-  EXPECT_EQ(rows(DType::k_f32, 3, false), "full expand div");
-  EXPECT_EQ(rows(DType::k_f32, 3, true), "full reciprocal expand mul");
-  EXPECT_EQ(rows(DType::k_f32, -8, true), "full expand mul") << "the reciprocal of a power of two is exact";
-  EXPECT_EQ(rows(DType::k_bf16, 3, true), "cast full reciprocal expand mul cast") << "the reciprocal is not rounded to 16 bits";
-  EXPECT_EQ(rows(DType::k_i64, 3, true), "cast full reciprocal expand mul");
-  EXPECT_EQ(rows(DType::k_f32, 3, true, "trunc"), "full reciprocal expand mul trunc");
+  EXPECT_EQ(rows(DType::k_f32, 3, false), "full reshape expand div");
+  EXPECT_EQ(rows(DType::k_f32, 3, true), "full reciprocal reshape expand mul");
+  EXPECT_EQ(rows(DType::k_f32, -8, true), "full reshape expand mul") << "the reciprocal of a power of two is exact";
+  EXPECT_EQ(rows(DType::k_bf16, 3, true), "cast full reciprocal reshape expand mul cast") << "the reciprocal is not rounded to 16 bits";
+  EXPECT_EQ(rows(DType::k_i64, 3, true), "cast full reciprocal reshape expand mul");
+  EXPECT_EQ(rows(DType::k_f32, 3, true, "trunc"), "full reciprocal reshape expand mul trunc");
   Call tensors;
   tensors.by_reciprocal = true;
   EXPECT_EQ(tensors.tensor("self", DType::k_f32, {3}).tensor("other", DType::k_f32, {3}).rows("aten::div.Tensor"), "div");

@@ -91,6 +91,31 @@ TEST(Inputs, AnIndexComputedOfTwoIsTheCallers) {
 }
 
 // LibTorch looks at what `take` is asked for; where anything else reads an index, none is made that is past the end.
+// As T5 has it: of a logarithm of a distance, which bounds nothing; then held between rows that there are.
+TEST(Inputs, AnIndexComputedOfFloatsIsTheCallersUnlessItIsBounded) {
+  for (const bool below : {false, true})
+    for (const bool above : {false, true}) {
+      Builder b;
+      const ValueId x = b.input(DType::k_f32, {50}), distance = b.input(DType::k_i64, {50}), table = b.constant(DType::k_f32, {10, 4});
+      const auto number = [&](int64_t n) {
+        return b.op(OpCode::k_full, {}, {{AttrKey::k_sizes, Dims{50}}, {AttrKey::k_dtype, static_cast<int64_t>(DType::k_i64)},
+                                         {AttrKey::k_value_i, n}}, type(DType::k_i64, {50}));
+      };
+      const ValueId wide = b.op(OpCode::k_cast, {distance}, {{AttrKey::k_dtype, static_cast<int64_t>(DType::k_f32)}},
+                                type(DType::k_f32, {50}));
+      const ValueId log = b.op(OpCode::k_log, {wide}, {}, type(DType::k_f32, {50}));
+      ValueId bucket = b.op(OpCode::k_cast, {log}, {{AttrKey::k_dtype, static_cast<int64_t>(DType::k_i64)}}, type(DType::k_i64, {50}));
+      if (below && above) bucket = b.op(OpCode::k_clamp, {bucket, number(0), number(9)}, {}, type(DType::k_i64, {50}));
+      else if (below) bucket = b.op(OpCode::k_maximum, {bucket, number(0)}, {}, type(DType::k_i64, {50}));
+      else if (above) bucket = b.op(OpCode::k_minimum, {bucket, number(9)}, {}, type(DType::k_i64, {50}));
+      const ValueId rows = b.op(OpCode::k_take, {table, bucket}, {{AttrKey::k_dim, int64_t{0}}}, type(DType::k_f32, {50, 4}));
+      b.graph.outputs = {{rows, kNone, kNone}, {b.op(OpCode::k_exp, {x}, {}, type(DType::k_f32, {50})), kNone, kNone}};
+      const auto hints = infer_inputs(b.graph);
+      EXPECT_FALSE(hints[0].unknown_meaning) << "no index is computed of it";
+      EXPECT_EQ(hints[1].unknown_meaning, !(below && above)) << below << above;
+    }
+}
+
 TEST(Inputs, ARowPastTheEndIsMadeForTakesAlone) {
   test::HeapServices services;
   const TensorRef ids = test::tensor_of<int64_t>(DType::k_i64, {2, 2}, {0, 1, 2, 3});
