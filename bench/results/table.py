@@ -4,6 +4,7 @@
     python bench/results/table.py FILE
     python bench/results/table.py --limits FILE    how far each is from what the machine allows, the most lost milliseconds first
     python bench/results/table.py --twice FIRST SECOND    two sittings of the same models beside each other
+    python bench/results/table.py --sizes FILE    traffic of changing sizes, of keirin_sizes and bench/dynamic/peers.py
 """
 import json
 import math
@@ -37,6 +38,20 @@ def twice(first: list[dict], second: list[dict]) -> None:
     print(f"\nGeometric means: {means[0]}; again {means[1]}. Within 5 %: {sum(away(pair) <= math.log(1.05) for pair in both)} of {len(both)}.")
 
 
+def sizes(path: str) -> None:
+    print("| model | side | calls | s | eager s | over eager | p99 of a call over eager's | answers not eager's | by a plan |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in json.load(open(path))["rows"]:
+        k = row["keirin"]
+        ours = {"peer": "keirin", "s": k["ms"] / 1e3, "eager_s": k["eager_ms"] / 1e3, "ratio": k["eager_ms"] / k["ms"], **k}
+        for side in [ours, *row["peers"]]:
+            print(f"| {row['model']} | {side['peer']} | {side['calls']} | {side['s']:.2f} | {side['eager_s']:.2f} | {side['ratio']:.3f}x | "
+                  f"{side['p99_over_eager']:.2f} | {side['wrong']} | {side.get('by_plan', '-')} |")
+
+
+if sys.argv[1] == "--sizes":
+    sizes(sys.argv[2])
+    sys.exit()
 if sys.argv[1] == "--twice":
     twice(rows_of(sys.argv[2]), rows_of(sys.argv[3]))
     sys.exit()

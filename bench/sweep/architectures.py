@@ -145,7 +145,8 @@ def _transformers(name: str, tokens: int) -> Built:
     module = cls(cls.config_class(**{**small, **drops, **more}))
     ids = torch.randint(3, 200, (2, tokens))
     inputs = {
-        _TEXT: lambda: {"input_ids": ids}, _TEXT_PAIR: lambda: {"input_ids": ids, "decoder_input_ids": ids.flip(1)[:, :tokens // 2].contiguous()},
+        _TEXT: lambda: {"input_ids": ids},
+        _TEXT_PAIR: lambda: {"input_ids": ids, "decoder_input_ids": ids.flip(1)[:, :tokens // 2].contiguous()},
         _IMAGE: lambda: {"pixel_values": torch.randn(2, 3, more.get("image_size", 32), more.get("image_size", 32))},
         _SOUND: lambda: {"input_values": torch.randn(2, 2000)}, "spectrogram": lambda: {"input_values": torch.randn(2, 64, 32)},
         "mel": lambda: {"input_features": torch.randn(2, 16, 64)},

@@ -36,7 +36,8 @@ struct AtenCall {
   // What the file says about the results: a hint (dtype of factories, sizes where the rule needs them).
   const std::vector<Type>* result_hints = nullptr;
   // LibTorch's kernels on the device multiply by the reciprocal of a divisor that is a number, as those for GPUs do
-  // (aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu). That may round otherwise than the quotient: log(64 / 8) / log(16) * 8 is less than 6.
+  // (aten/src/ATen/native/cuda/BinaryDivTrueKernel.cu). That may round otherwise than the quotient: log(64 / 8) / log(16) * 8 is less
+  // than 6.
   bool by_reciprocal = false;
 };
 

@@ -104,7 +104,8 @@ AnchorCase attention(const Heads& h) {
     mask = h.mask == Heads::kBool ? m.whole(dtype, sizes, 2, strides) : m.tensor(dtype, sizes, strides);
     for (int64_t key = 0; key < h.keys && !h.by_key; ++key) {
       m.set(mask, {0, 0, 0, key}, -std::numeric_limits<double>::infinity(), 0);  // one query sees nothing
-      if (dtype == kF32) m.set(mask, {h.batch - 1, h.heads - 1, h.queries - 1, key}, -std::numeric_limits<float>::max(), 0);  // one all alike
+      if (dtype != kF32) continue;
+      m.set(mask, {h.batch - 1, h.heads - 1, h.queries - 1, key}, -std::numeric_limits<float>::max(), 0);  // one all alike
     }
     a.operands.push_back(mask);
   }
