@@ -485,6 +485,13 @@ const std::string& vendor_obstacle() {
   return *obstacle;
 }
 
+// Seen of oneDNN 3.2's brgconv:avx512_core_bf16, which takes channels of bf16 in pairs (conformance, conv/bf16/grouped/*/edges).
+static bool pairs_across_groups(const AnchorDesc& a, const std::string& implementation) {
+  if (a.op != kOp_conv || a.operands[0].dtype != kDType_bf16 || a.groups <= 1 || implementation.rfind("brg", 0) != 0) return false;
+  const int64_t channels = a.operands[0].sizes[1] / a.groups, results = a.results[0].sizes[1] / a.groups;
+  return channels % 2 != 0 && (channels > 1 || results > 1);
+}
+
 bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not, int num_threads) {
   if (!vendor_obstacle().empty()) {
     why_not = vendor_obstacle();
@@ -504,6 +511,10 @@ bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not, i
     if (!is_contraction(a.op)) return rnn_takes(a, why_not);
     const Contraction c = describe(a);
     const Made made = make_primitive(a, c, freedom(a, c), Want::kImplementation);
+    if (pairs_across_groups(a, made.implementation)) {
+      why_not = "oneDNN's " + made.implementation + " multiplies a channel of the next group by zero, which is NaN where it is infinite";
+      return false;
+    }
     if (!is_reference(made.implementation)) return true;
     why_not = "oneDNN has only " + made.implementation + " for this shape";
   } catch (const dnnl::error& e) {
