@@ -387,6 +387,13 @@ bool is_reference(const std::string& implementation) {
 // GELU calls erff for each.
 bool is_product_of_patches(const std::string& implementation) { return implementation.find("gemm") != std::string::npos; }
 
+// Seen of oneDNN 3.2's brgconv:avx512_core_bf16, which takes channels of bf16 in pairs (conformance, conv/bf16/grouped/*/edges).
+bool pairs_across_groups(const AnchorDesc& a, const std::string& implementation) {
+  if (a.op != kOp_conv || a.operands[0].dtype != kDType_bf16 || a.groups <= 1 || implementation.rfind("brg", 0) != 0) return false;
+  const int64_t channels = a.operands[0].sizes[1] / a.groups, results = a.results[0].sizes[1] / a.groups;
+  return channels % 2 != 0 && (channels > 1 || results > 1);
+}
+
 bool is_contraction(uint32_t op) {
   return op == kOp_matmul || op == kOp_linear || op == kOp_conv || op == kOp_conv_grad_weight;
 }
@@ -483,13 +490,6 @@ const dnnl::engine& vendor_engine() {
 const std::string& vendor_obstacle() {
   static const auto* obstacle = new std::string(find_obstacle());
   return *obstacle;
-}
-
-// Seen of oneDNN 3.2's brgconv:avx512_core_bf16, which takes channels of bf16 in pairs (conformance, conv/bf16/grouped/*/edges).
-static bool pairs_across_groups(const AnchorDesc& a, const std::string& implementation) {
-  if (a.op != kOp_conv || a.operands[0].dtype != kDType_bf16 || a.groups <= 1 || implementation.rfind("brg", 0) != 0) return false;
-  const int64_t channels = a.operands[0].sizes[1] / a.groups, results = a.results[0].sizes[1] / a.groups;
-  return channels % 2 != 0 && (channels > 1 || results > 1);
 }
 
 bool vendor_takes(const AnchorDesc& a, bool native_bf16, std::string& why_not, int num_threads) {

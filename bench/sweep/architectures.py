@@ -267,8 +267,9 @@ def _torch_geometric(name: str) -> Built:
 
 # ---- all of them
 
-_NAMES = {"transformers": TRANSFORMERS, "timm": TIMM, "torchvision": TORCHVISION, "torch_geometric": TORCH_GEOMETRIC}
-NAMES = [f"{library}/{name}" for library, names in _NAMES.items() for name in names]
+_BUILD = {"transformers": (_transformers, TRANSFORMERS), "timm": (_timm, TIMM), "torchvision": (_torchvision, TORCHVISION),
+          "torch_geometric": (_torch_geometric, TORCH_GEOMETRIC)}
+NAMES = [f"{library}/{name}" for library, (_, names) in _BUILD.items() for name in names]
 
 
 TOKENS = 32  # of a text; most architectures bear 128
@@ -278,8 +279,7 @@ def build(name: str, tokens: int = TOKENS) -> Built:
     """The architecture `LIBRARY/NAME`, always with the same weights and inputs."""
     library, which = name.split("/")
     torch.manual_seed(0)
-    built = {"transformers": lambda: _transformers(which, tokens), "timm": lambda: _timm(which),
-             "torchvision": lambda: _torchvision(which), "torch_geometric": lambda: _torch_geometric(which)}[library]()
+    built = _BUILD[library][0](which, *([tokens] if library == "transformers" else []))
     for each in built.module.modules():
         if isinstance(each, nn.modules.dropout._DropoutNd):
             each.p = 0.0

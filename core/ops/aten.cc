@@ -44,8 +44,7 @@ void undo(Graph& graph, size_t values, size_t ops) {
 
 }  // namespace
 
-Result<std::optional<ValueIds>> lower_aten(Builder& builder, const AtenCall& call,
-                                                       std::string* why_opaque) {
+Result<std::optional<ValueIds>> lower_aten(Builder& builder, const AtenCall& call, std::string* why_opaque) {
   auto opaque = [&](std::string why) {
     if (why_opaque != nullptr) *why_opaque = std::move(why);
     return std::optional<ValueIds>();

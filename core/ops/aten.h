@@ -47,8 +47,7 @@ struct AtenCall {
 // reads it, the caller makes the call opaque. A result may be an operand itself (dropout in eval, `to` without effect).
 // nullopt: not in the table, the caller makes it opaque; `why_opaque` says why, for the report. An error status: the
 // arguments are not bound as the schema says. Memory-format arguments change strides only and are ignored here.
-Result<std::optional<ValueIds>> lower_aten(Builder& builder, const AtenCall& call,
-                                                       std::string* why_opaque = nullptr);
+Result<std::optional<ValueIds>> lower_aten(Builder& builder, const AtenCall& call, std::string* why_opaque = nullptr);
 
 // Whether lower_aten has a recipe of that name, "aten::add.Tensor".
 bool knows_aten_op(std::string_view op);

@@ -2,7 +2,6 @@
 #include "core/passes/facts.h"
 
 #include <algorithm>
-
 #include <cmath>
 
 #include "abi/planted.h"

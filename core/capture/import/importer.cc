@@ -555,8 +555,8 @@ class Importer {
     return found == seen_->values.end() ? nullptr : &found->second;
   }
 
-  Result<std::optional<ValueIds>> lower(const BoundCall& call, const std::string& name,
-                                                    const Results& results, const Scope& scope, std::string* why) {
+  Result<std::optional<ValueIds>> lower(const BoundCall& call, const std::string& name, const Results& results, const Scope& scope,
+                                        std::string* why) {
     // Rows of products that nobody asks for are what a device would compute instead.
     if (device_.kind != Device::kCpu && name == "aten::_grouped_mm") {
       *why = "LibTorch's kernel for devices computes only what its data asks for";
