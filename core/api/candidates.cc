@@ -403,6 +403,7 @@ Status optimise(Session::Impl& session, Prepared& prepared, const std::vector<Te
   context.extra_weight_bytes = static_cast<int64_t>(session.options.memory_limit * static_cast<double>(weight_bytes));
   auto start = std::chrono::steady_clock::now();
   KRN_TRY(run_passes(prepared.graph, context));
+  prepared.folded = evaluator.origins();
   prepared.own_constant_bytes = evaluator.computed_bytes();
   prepared.stage_seconds.emplace_back("passes", seconds_since(start));
   return {};

@@ -23,10 +23,11 @@ namespace keirin {
 
 // The graph of one shape before and after the passes, and what its constants are.
 struct Prepared {
-  Captured captured;
+  Captured captured;                  // empty where SizedCapture made it
   Graph graph;                        // after the passes
   std::vector<TensorRef> constants;   // by index: the session's weights, then what folding added
   int64_t own_constant_bytes = 0;     // of those that folding computed for it and that no other of the session's graphs had
+  std::vector<FoldEvaluator::Origin> folded;  // of the constants behind the weights
   std::unique_ptr<GraphCalls> calls;  // runs ops of either graph eagerly
   bool keeps_precision = false;       // products of it are compiled without rounding, because with it they were judged wrong
   std::vector<std::pair<std::string, double>> stage_seconds;

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/api/enter.h"
 #include "core/api/events.h"
 #include "core/api/kept_ranges.h"
 #include "core/base/background.h"
@@ -170,6 +171,10 @@ void DecisionThread::decide_hot(const Tensors& inputs) {
   if (call.ok()) add({.call = std::move(*call), .hot = true, .counted = true});
 }
 
+void DecisionThread::learn(const Sizes& like) {
+  if (fork_count() == forks_) add({.call = {}, .sizes = like, .learn = true});
+}
+
 // A decision of the last kinds that were met is not forgotten for it.
 bool DecisionThread::has_room_for_hot() const {
   const auto decisions = session_.table.now();
@@ -285,6 +290,11 @@ bool DecisionThread::decide(Task& task) {
   try {
     if (task.kept) {
       take_over_kept();
+      return false;
+    }
+    if (task.learn) {
+      const Status learned = in_background([&] { return learn_graphs(session_, task.sizes, queue_->stop); });
+      if (!queue_->stop) session_.ranges.learned(learned.message().what);
       return false;
     }
     if (!task.sizes.empty()) {

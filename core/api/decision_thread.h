@@ -57,6 +57,8 @@ class DecisionThread {
   void decide_when_idle(const MetCall& call);
   // Decides by itself about a size whose plan a range made: it is called so often that this pays. Unless as many are kept as may be.
   void decide_hot(const std::vector<TensorRef>& inputs);
+  // Learns what the graph is at sizes of this one's kind (enter.h). Under the session's compile_mutex.
+  void learn(const Sizes& like);
   // Waits until each kind that was met was decided, or tried once; false if that takes longer than `most`. Any thread
   // but this one.
   bool settle(std::chrono::nanoseconds most);
@@ -70,6 +72,7 @@ class DecisionThread {
     Sizes sizes = {};       // where they may lie in a range; of a call that is decided by itself: empty
     bool check = false;     // find out what answers which sizes
     bool kept = false;      // of no call: take over what is kept
+    bool learn = false;     // of no call: what the graph is at sizes of this kind
     bool hot = false;        // a plan answers such calls
     bool when_idle = false;  // another try under load would tell as little
     bool counted = false;   // among those that are decided, should no range hold it

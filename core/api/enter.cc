@@ -6,6 +6,9 @@
 #include <utility>
 
 #include "core/api/deciding.h"
+#include "core/api/decision_thread.h"
+#include "core/api/free_sizes.h"
+#include "core/api/sized_capture.h"
 #include "core/api/verification.h"
 #include "core/eager/program/later_writes.h"
 #include "core/host/guard/quarantine.h"
@@ -15,6 +18,7 @@ namespace keirin {
 namespace {
 
 constexpr size_t kMostPatterns = 16;
+constexpr size_t kMostKinds = 16;             // whose graphs are learned
 constexpr size_t kMostTriedPatterns = 3;      // of one size
 constexpr double kLeastDecidingSeconds = 2;  // where it was not seen yet in this process, or found in the cache
 
@@ -155,17 +159,42 @@ Result<Candidate> resized(Deciding& d, const std::string& choice, const std::vec
   return candidate;
 }
 
+// The graph of inputs that eager was not observed on, after the passes: plain.
+Result<Prepared> prepared_between(Session::Impl& session, const std::vector<TensorSpec>& specs, const ObservedRun& seen) {
+  KRN_TRY_LET(Prepared prepared, capture(session, specs, &seen, SeenAt::kOtherSizes));
+  const std::optional<OutputForms> forms = plain_forms(prepared.graph, session.device);
+  if (!forms) return Status(Code::k_unsupported, "outputs share memory");
+  KRN_TRY(optimise(session, prepared, forms->specs, session.folded, true));
+  return prepared;
+}
+
+// The same as it was learned of graphs at other sizes, if it was.
+std::optional<Prepared> prepared_as_learned(Session::Impl& session, const std::vector<TensorSpec>& specs) {
+  const Sizes sizes = session.range_sizes(specs);
+  for (const auto& each : session.learned) {
+    if (!each->holds(sizes)) continue;
+    const double start = now_s();
+    Result<Prepared> prepared = each->at(sizes, session.weights, session.runtime.tensors(), session.device, session.folded);
+    if (!prepared.ok()) continue;
+    prepared->stage_seconds.emplace_back("graph of sizes", now_s() - start);
+    return std::move(*prepared);
+  }
+  return std::nullopt;
+}
+
 Result<Candidate> of_pattern(Deciding& d) {
   const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
   const std::string& choice = d.range->piece.choice;
   const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d, choice);
   if (patterns.empty()) return unsupported("no size like it has a plan yet");
-  KRN_TRY_LET(Prepared captured, capture(d.session, d.specs, &patterns[0]->seen, SeenAt::kOtherSizes));
-  std::optional<OutputForms> forms = plain_forms(captured.graph, d.session.device);
+  std::optional<Prepared> prepared = prepared_as_learned(d.session, d.specs);
+  if (!prepared) {
+    KRN_TRY_LET(prepared, prepared_between(d.session, d.specs, patterns[0]->seen));
+  }
+  std::optional<OutputForms> forms = plain_forms(prepared->graph, d.session.device);
   if (!forms) return unsupported("outputs share memory");
   d.forms = std::move(*forms);
-  d.prepared = std::make_shared<Prepared>(std::move(captured));
-  KRN_TRY(optimise(d.session, *d.prepared, d.forms.specs, d.session.folded, true));
+  d.prepared = std::make_shared<Prepared>(std::move(*prepared));
   if (why_only_eager(d)) return unsupported("eager answers such calls");
   d.report.stage_seconds = d.prepared->stage_seconds;
   const double start = now_s();
@@ -227,9 +256,15 @@ uint64_t calls_until_hot(const Deciding& d) {
   return d.session.ranges.calls_that_last(d.session.range_sizes(d.specs), std::max(seconds, kLeastDecidingSeconds));
 }
 
+// From the first plan of a kind on, graphs of more sizes of it are learned, so that they need not be captured.
+void want_graphs(Session::Impl& session, const Sizes& sizes) {
+  if (session.kinds_to_learn.size() < kMostKinds && session.kinds_to_learn.insert(kind_of(sizes)).second) session.decisions->learn(sizes);
+}
+
 void put_in_service(Deciding& d, Candidate candidate, bool at_once) {
   std::shared_ptr<PlanGuard> guard = service_guard(d, candidate.report.name, candidate.report.plugin);
   d.session.ranges.entered(candidate.built.kernels_generated, d.report.stage_seconds, at_once);
+  if (at_once) want_graphs(d.session, d.session.range_sizes(d.specs));
   d.hot_after = calls_until_hot(d);
   d.publish(std::move(candidate.call), std::move(guard), candidate.built.plan);
 }
@@ -243,6 +278,44 @@ std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& cho
   if (!made.ok()) return std::nullopt;
   made->of_other_sizes = true;
   return std::move(*made);
+}
+
+Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop) {
+  const SizeBox box = session.ranges.kept().box;
+  const Sizes kind = kind_of(like);
+  std::vector<std::shared_ptr<const SizePattern>> patterns;
+  {
+    const std::lock_guard lock(session.compile_mutex);
+    patterns = session.patterns;
+  }
+  if (patterns.empty() || !box.holds(like)) return Status(Code::k_unsupported, "its sizes lie in no range any more");
+  // At sizes that were decided the graph is the one that was verified.
+  std::vector<Sizes> sizes;
+  std::vector<std::shared_ptr<const Prepared>> graphs;
+  for (const auto& pattern : patterns) {
+    if (kind_of(pattern->sizes) != kind || !box.holds(pattern->sizes) || std::ranges::count(sizes, pattern->sizes) > 0) continue;
+    sizes.push_back(pattern->sizes);
+    graphs.push_back(pattern->prepared);
+  }
+  for (const Sizes& each : SizedCapture::sizes_to_learn(box, kind)) {
+    if (stop) return Status(Code::k_cancelled, "the session is being closed");
+    if (std::ranges::count(sizes, each) > 0) continue;
+    const auto nearest = std::ranges::min_element(patterns, {}, [&](const auto& pattern) {
+      return std::pair(kind_of(pattern->sizes) != kind, distance(pattern->sizes, each));
+    });
+    KRN_TRY_LET(ExampleShapes shapes, example_shapes(session.model->program, each));
+    for (TensorSpec& spec : shapes.specs) spec.device = session.device;
+    KRN_TRY_LET(Prepared prepared, prepared_between(session, shapes.specs, (*nearest)->seen));
+    prepared.captured = {};
+    sizes.push_back(each);
+    graphs.push_back(std::make_shared<const Prepared>(std::move(prepared)));
+  }
+  std::vector<const Prepared*> prepared;
+  for (const auto& each : graphs) prepared.push_back(each.get());
+  KRN_TRY_LET(SizedCapture learned, SizedCapture::of(box, sizes, prepared, session.weights.size()));
+  const std::lock_guard lock(session.compile_mutex);
+  session.learned.push_back(std::make_shared<const SizedCapture>(std::move(learned)));
+  return {};
 }
 
 Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {

@@ -3,6 +3,7 @@
 // A size of a range gets its plan. Nothing is verified or raced: that was done at the sizes where the range was checked.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,7 +14,7 @@
 
 namespace keirin {
 
-// All under the session's compile_mutex.
+// All but learn_graphs under the session's compile_mutex.
 
 // Has plans of the same choice for other sizes be made as this candidate's was, if it is one of a plan and its program allows that.
 void remember_pattern(Deciding& d, const Candidate& candidate);
@@ -21,6 +22,11 @@ void remember_pattern(Deciding& d, const Candidate& candidate);
 // The plan of this choice for d's graph, made as enter_at_once would if these sizes lay between others that were checked: of what was made
 // for those. None: nothing like it was made, or it does not suffice.
 std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& choice);
+
+// Has graphs of sizes of this one's kind be written down from now on, where what capture and passes make of the program at many of them
+// says how. Not under compile_mutex, which nobody has to wait for: it takes a moment for each of those sizes. An error says why they are
+// captured as before.
+Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop);
 
 // Makes a plan of the range's choice for calls like one with these inputs and publishes it: by enter_at_once, else eager runs once, to be
 // looked at, and code is generated for a structure that was not met. Eager answers such calls from then on where no plan can be made, also

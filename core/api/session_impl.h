@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ struct Decision {
 class Chain;
 class DecisionThread;
 struct SizePattern;  // candidates.h
+class SizedCapture;
 
 struct Session::Impl {
   Impl(Runtime& runtime, Options options);
@@ -82,6 +84,8 @@ struct Session::Impl {
   bool gives_way = false;             // under compile_mutex: the decision that is being made does, to whatever else wants the processor
   bool enters = false;                // under compile_mutex: a size of a range, of which nothing is kept on disk: there may be thousands
   std::vector<std::shared_ptr<const SizePattern>> patterns;  // under compile_mutex: of the sizes that were entered, the last ones
+  std::vector<std::shared_ptr<const SizedCapture>> learned;  // under compile_mutex: the graph at sizes of a kind
+  std::set<Sizes> kinds_to_learn;     // under compile_mutex: for which that was asked for, once
   std::atomic<bool> has_pattern{false};                      // there is one: read where the mutex is not waited for
   bool decides_anew = false;          // under compile_mutex: what a disturbed race chose is not taken, another race is held
   bool takes_over = false;            // under compile_mutex: what was decided elsewhere, and nothing else

@@ -393,6 +393,16 @@ bool SizeRanges::have_missed_enough(const Sizes& sizes) {
   return true;
 }
 
+void SizeRanges::learned(const std::string& why_not) {
+  const std::lock_guard lock(mutex_);
+  if (!why_not.empty()) {
+    if (not_learned_.size() < kMostReasons) not_learned_.insert(why_not);
+    return;
+  }
+  ++learned_;
+  of_what_is_there_ = {};  // is found out anew
+}
+
 void SizeRanges::let_go(size_t plans) {
   const std::lock_guard lock(mutex_);
   let_go_ += plans;
@@ -473,6 +483,8 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   out.enter_seconds = enter_seconds_;
   out.kernels_generated = kernels_generated_;
   out.let_go = let_go_;
+  out.learned = learned_;
+  out.not_learned.assign(not_learned_.begin(), not_learned_.end());
   return out;
 }
 

@@ -103,6 +103,8 @@ class SizeRanges {
   bool is_closed(const std::string& choice) const;
   // A plan was made for one more size; `stages`: the seconds that each took. `at_once`: of what was there.
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
+  // What the graph is at sizes of one more kind was learned (`why_not` empty), so that their plans take less than those before, or why not.
+  void learned(const std::string& why_not);
   // What was there sufficed at these sizes, or does by now (`why_not` empty), or why it did not. From the first one on what making a plan
   // so takes is to be found out, unless that fails time and again.
   void tried_at_once(const Sizes& sizes, const std::string& why_not);
@@ -146,6 +148,8 @@ class SizeRanges {
   std::vector<CheckedSizes> checks_;
   std::vector<std::pair<std::string, double>> enter_seconds_;
   std::map<std::string, uint64_t> left_to_eager_;  // calls, by why
+  std::set<std::string> not_learned_;
+  uint64_t learned_ = 0;
   uint64_t entered_ = 0, num_at_once_ = 0, kernels_generated_ = 0, let_go_ = 0;
   struct Making {
     double seconds = 0;

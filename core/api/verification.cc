@@ -26,12 +26,13 @@ Result<Tensors> copies_of(const Tensors& tensors, TensorServices& services) {
 }
 
 // What a plan answered wrong, where the user wants it kept: into a folder. A sentence about it, or nothing.
-std::string keep_wrong(Session::Impl& s, const Prepared& prepared, std::string plan, const Tensors& inputs, const std::string& reason) {
+std::string keep_wrong(Session::Impl& s, const Graph& captured, const Tensors& constants, std::string plan, const Tensors& inputs,
+                       const std::string& reason) {
   const std::string& parent = s.options.repro_dir;
   if (parent.empty()) return {};
   if (const size_t at = plan.find('+'); at != std::string::npos) plan.resize(at);  // how it is launched is another matter
   const ReproCase c{s.name,         plan,   reason,   s.options.disabled_passes, s.options.numerics, s.options.error_budget,
-                    s.device,       prepared.captured.graph, inputs, prepared.constants};
+                    s.device,       captured, inputs, constants};
   const Result<std::string> folder = write_repro(parent, c, s.runtime.tensors());
   return folder.ok() ? "; `keirin repro " + *folder + "` repeats it" : "; it could not be kept: " + folder.status().message().what;
 }
@@ -218,7 +219,8 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       candidate.wrong_set = set;
       candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
       if (candidate.is_plan())
-        candidate.report.note += keep_wrong(d.session, *d.prepared, candidate.report.name, inputs, judgement.reason);
+        candidate.report.note += keep_wrong(d.session, d.prepared->captured.graph, d.prepared->constants, candidate.report.name, inputs,
+                                               judgement.reason);
     }
     d.candidates[0].report.max_error = d.candidates[0].report.eager_error =
         std::max(d.candidates[0].report.eager_error, judgement.eager_error);
@@ -385,12 +387,19 @@ std::shared_ptr<PlanGuard> service_guard(Deciding& d, const std::string& name, c
   if (d.trials.writes() || d.seen.draws_random || !d.prepared || !d.session.options.verify) return guard;
   guard->sample_rate = d.session.options.sample_rate;
   guard->shadow_rate = d.session.options.shadow_rate;
-  guard->check = [&s = d.session, prepared = d.prepared, name](const Tensors& inputs, const Tensors& outputs) -> std::string {
+  guard->check = [&s = d.session, specs = d.specs, prepared = d.prepared, name](const Tensors& inputs,
+                                                                                const Tensors& outputs) -> std::string {
     TensorServices& services = s.runtime.tensors();
     (void)services.synchronize(s.device);  // the answer was enqueued on the caller's stream
-    const auto judgement = judge_beside(s, *s.eager, prepared->captured.graph, inputs, outputs);
+    Graph captured = prepared->captured.graph;
+    if (captured.outputs.empty()) {  // it was made without
+      Result<Prepared> now = capture(s, specs, nullptr);
+      if (!now.ok()) return {};
+      captured = std::move(now->graph);
+    }
+    const auto judgement = judge_beside(s, *s.eager, captured, inputs, outputs);
     if (!judgement.ok() || judgement->right) return {};
-    return judgement->reason + keep_wrong(s, *prepared, name, inputs, judgement->reason);
+    return judgement->reason + keep_wrong(s, captured, prepared->constants, name, inputs, judgement->reason);
   };
   PluginDevice* device = nullptr;
   for (PluginDevice* each : d.session.runtime.plugins().devices())

@@ -163,7 +163,8 @@ nlohmann::json to_json(const ModelReport& r) {
           {"segments", segments}, {"segments_answered", r.segments_answered}, {"segments_unadmitted", r.segments_unadmitted},
           {"ranges", {{"sizes", range_sizes}, {"ranges", ranges}, {"checked", checked}, {"entered", r.ranges.entered},
                       {"at_once", r.ranges.at_once}, {"left_to_eager", left_to_eager},
-                      {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go}}},
+                      {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go},
+                      {"learned", r.ranges.learned}, {"not_learned", r.ranges.not_learned}}},
           {"buckets", {{"calls", r.buckets.calls}, {"left", r.buckets.left}, {"closed", r.buckets.closed}, {"sizes", bucket_sizes}}},
           {"stages", stages}};
 }
@@ -302,6 +303,7 @@ std::string explain_text(const ModelReport& r, size_t width) {
     for (const RangeReport& range : r.ranges.ranges)
       out += fmt::format("  product {} to {}: {}\n", range.least, range.most,
                          range.choice + (range.closed.empty() ? "" : ", closed: " + range.closed));
+    for (const std::string& why : r.ranges.not_learned) out += fmt::format("  graphs are captured size by size: {}\n", why);
     for (const auto& [why, calls] : r.ranges.left_to_eager) out += fmt::format("  calls left to eager: {}, {}\n", calls, why);
     for (const CheckedReport& check : r.ranges.checked)
       out += fmt::format("  checked at {}: {}\n", check.sizes, check.chosen + (check.disturbed ? ", the race was disturbed" : "") +

@@ -87,6 +87,8 @@ struct RangesReport {
   std::vector<std::pair<std::string, double>> enter_seconds;  // by stage, of all of them
   std::vector<std::pair<std::string, uint64_t>> left_to_eager;  // why a call of new sizes did not wait for a plan, and how many did not
   uint64_t let_go = 0;            // plans that made room (option plan_memory)
+  uint64_t learned = 0;           // kinds of sizes whose graphs are known without being captured
+  std::vector<std::string> not_learned;  // why there are others
 };
 
 // A size that calls are padded in.

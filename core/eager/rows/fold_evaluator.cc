@@ -30,7 +30,7 @@ void FoldedConstants::add(const Hash& how, const TensorRef& tensor) {
 }
 
 std::string FoldEvaluator::name_of(uint32_t index) const {
-  return index < num_weights_ ? std::to_string(index) : hex(hows_[index - num_weights_]);
+  return index < num_weights_ ? std::to_string(index) : hex(origins_[index - num_weights_].how);
 }
 
 Hash FoldEvaluator::how_computed(const Graph& graph) const {
@@ -50,16 +50,16 @@ Hash FoldEvaluator::how_computed(const std::string& words, uint32_t index, const
 
 template <class Compute>
 Result<FoldedConstant> FoldEvaluator::find_or(const Hash& how, Compute&& compute) {
-  if (TensorRef found = known_.find(how)) return add(std::move(found), how);
+  if (TensorRef found = known_.find(how)) return take(std::move(found), {how, nullptr});
   KRN_TRY_LET(TensorRef computed, compute());
   computed_bytes_ += computed->storage_bytes();
   known_.add(how, computed);
-  return add(std::move(computed), how);
+  return take(std::move(computed), {how, nullptr});
 }
 
 Result<std::vector<FoldedConstant>> FoldEvaluator::evaluate(const Graph& graph) {
   // Each output by itself, as a graph: at other sizes some are the same and others are not.
-  std::vector<Hash> hows;
+  std::vector<Origin> origins;
   std::vector<TensorRef> results;
   Graph missing = graph;
   missing.outputs.clear();
@@ -67,8 +67,9 @@ Result<std::vector<FoldedConstant>> FoldEvaluator::evaluate(const Graph& graph) 
     Graph alone = graph;
     alone.outputs = {output};
     alone.drop_dead();
-    hows.push_back(how_computed(alone));
-    results.push_back(known_.find(hows.back()));
+    const Hash how = how_computed(alone);
+    origins.push_back({how, std::make_shared<const Graph>(std::move(alone))});
+    results.push_back(known_.find(how));
     if (!results.back()) missing.outputs.push_back(output);
   }
   if (!missing.outputs.empty()) {
@@ -80,11 +81,11 @@ Result<std::vector<FoldedConstant>> FoldEvaluator::evaluate(const Graph& graph) 
       if (results[i]) continue;
       results[i] = std::move(*next++);
       computed_bytes_ += results[i]->storage_bytes();
-      known_.add(hows[i], results[i]);
+      known_.add(origins[i].how, results[i]);
     }
   }
   std::vector<FoldedConstant> folded;
-  for (size_t i = 0; i < results.size(); ++i) folded.push_back(add(std::move(results[i]), hows[i]));
+  for (size_t i = 0; i < results.size(); ++i) folded.push_back(take(std::move(results[i]), std::move(origins[i])));
   return folded;
 }
 
@@ -144,8 +145,8 @@ void FoldEvaluator::multiply(const Tensor& from, Tensor& to, size_t axis, const 
                          });
 }
 
-FoldedConstant FoldEvaluator::add(TensorRef tensor, const Hash& how) {
-  hows_.push_back(how);
+FoldedConstant FoldEvaluator::take(TensorRef tensor, Origin origin) {
+  origins_.push_back(std::move(origin));
   FoldedConstant constant{static_cast<uint32_t>(constants_.size()), type_of(*tensor)};
   constants_.push_back(std::move(tensor));
   return constant;

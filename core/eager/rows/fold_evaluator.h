@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -41,11 +42,19 @@ class FoldEvaluator final : public Evaluator {
   // Of what was computed here and not found.
   int64_t computed_bytes() const { return computed_bytes_; }
 
+  // How each constant behind the weights came about. `by`: the graph of one output that `evaluate` was given of it; null: from numbers.
+  struct Origin {
+    Hash how;
+    std::shared_ptr<const Graph> by;
+  };
+  const std::vector<Origin>& origins() const { return origins_; }
+  // One more, that was computed so.
+  FoldedConstant take(TensorRef tensor, Origin origin);
+
  private:
   Result<TensorRef> row_major(uint32_t index, DType dtype);
   template <class T>
   void multiply(const Tensor& from, Tensor& to, size_t axis, const std::vector<double>& factors);
-  FoldedConstant add(TensorRef tensor, const Hash& how);
   // Of this graph, which has one output, or of the constant that `words` speak of: what decides its elements.
   Hash how_computed(const Graph& graph) const;
   Hash how_computed(const std::string& words, uint32_t index, const std::vector<double>& numbers) const;
@@ -59,7 +68,7 @@ class FoldEvaluator final : public Evaluator {
   Device device_;
   const size_t num_weights_;
   FoldedConstants& known_;
-  std::vector<Hash> hows_;  // of the constants behind the weights
+  std::vector<Origin> origins_;
   int64_t computed_bytes_ = 0;
 };
 

@@ -141,6 +141,8 @@ TEST(Ranges, TwoHundredSizesOfEachModelAreAnsweredAsByEager) {
     const RangesReport last = ranges_of(*session);
     EXPECT_GE(last.entered, std::set<Sizes>(all.begin(), all.end()).size() / 2);
     EXPECT_GE(last.at_once, last.entered * 9 / 10) << "few structures: all other sizes' plans are made of those that are there";
+    EXPECT_GE(last.learned, 1u) << explain_text(session->reports().back());
+    EXPECT_TRUE(last.not_learned.empty()) << last.not_learned.front();
   }
 }
 
