@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -272,22 +274,47 @@ std::vector<std::string> count_refusals(const Prepared& prepared, const std::vec
   return out;
 }
 
-// Memory formats are not part of a Graph's ops, but the caller sees the strides of outputs: where eager's are row-major or
-// channels-last and ours are not, the output is laid out again.
+// The order of the axes in which such strides are row-major; empty where there is none: elements that overlap, or gaps.
+Dims row_major_order(const Dims& sizes, const Dims& strides) {
+  Dims order(sizes.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  // An axis of size 1 leads nowhere, whatever its stride: it stays where it is among those of equal strides.
+  std::ranges::stable_sort(order, std::greater(), [&](int64_t d) { return strides[static_cast<size_t>(d)]; });
+  Dims ordered_sizes, ordered_strides;
+  for (const int64_t d : order) {
+    ordered_sizes.push_back(sizes[static_cast<size_t>(d)]);
+    ordered_strides.push_back(strides[static_cast<size_t>(d)]);
+  }
+  return ordered_strides == contiguous_strides(ordered_sizes) ? order : Dims();
+}
+
+// The same elements in memory as these strides have them.
+Result<ValueId> laid_out(Builder& build, ValueId v, const Type& type, const Dims& strides) {
+  const auto relaid = [&](ValueId from, const char* encoding) {
+    return build.emit1(OpCode::k_relayout, {from}, {{AttrKey::k_encoding, std::string(encoding)}});
+  };
+  if (strides == contiguous_strides(type.sizes)) return relaid(v, "contiguous");
+  if ((type.rank() == 4 || type.rank() == 5) && strides == channels_last_strides(type.sizes)) return relaid(v, "channels_last");
+  const Dims order = row_major_order(type.sizes, strides);
+  if (order.empty()) return v;
+  Dims back(order.size());
+  for (size_t i = 0; i < order.size(); ++i) back[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  KRN_TRY_LET(ValueId out, build.permute(v, order));
+  KRN_TRY_LET(out, relaid(out, "contiguous"));
+  return build.permute(out, back);
+}
+
+// Memory formats are not part of a Graph's ops, but the caller sees the strides of outputs: where eager's are dense and ours are others,
+// the output is laid out again.
 Status conform_outputs(Graph& graph, const std::vector<TensorSpec>& eager_outputs) {
   Builder build(graph);
   for (size_t k = 0; k < graph.outputs.size() && k < eager_outputs.size(); ++k) {
     Output& output = graph.outputs[k];
     const TensorSpec& eager = eager_outputs[k];
     if (output.updates != kNone || output.alias_of != kNone || eager.dtype == DType::kNone) continue;
-    const Type& type = graph.type(output.value);
-    const Dims& strides = eager.strides;
-    if (static_cast<int64_t>(strides.size()) != type.rank() || strides == type.strides) continue;
-    const char* encoding = strides == contiguous_strides(type.sizes)      ? "contiguous"
-                           : strides == channels_last_strides(type.sizes) ? "channels_last"
-                                                                          : nullptr;
-    if (!encoding) continue;
-    KRN_TRY_LET(output.value, build.emit1(OpCode::k_relayout, {output.value}, {{AttrKey::k_encoding, std::string(encoding)}}));
+    const Type type = graph.type(output.value);
+    if (static_cast<int64_t>(eager.strides.size()) != type.rank() || eager.strides == type.strides) continue;
+    KRN_TRY_LET(output.value, laid_out(build, output.value, type, eager.strides));
   }
   return {};
 }

@@ -22,12 +22,29 @@ def _in_rows(value: Any) -> Any:
     return value.contiguous() if lies_otherwise else value
 
 
+def _aligned(bias: Any) -> Any:
+    """A bias whose rows begin at pieces of 16 bytes, in which the kernels read it: `aligned_bias` of core/eager/program/boxed_call.cc."""
+    if not isinstance(bias, torch.Tensor):
+        return bias
+    piece, last = max(1, 16 // bias.element_size()), bias.dim() - 1
+    strides, sizes = bias.stride(), list(bias.shape)
+    if (strides[last] == 1 or sizes[last] <= 1) and all(sizes[d] <= 1 or strides[d] % piece == 0 for d in range(last)):
+        return bias
+    once = bias
+    for d in range(last):
+        if strides[d] == 0 and sizes[d]:
+            once = once.narrow(d, 0, 1)
+    padded = once.new_empty([*once.shape[:last], -(-sizes[last] // piece) * piece])
+    return padded.narrow(last, 0, sizes[last]).copy_(once).expand(sizes)
+
+
 def _attention(target: Any, state_moves: bool) -> Callable[..., Any]:
     operands = [each.name in STATE for each in target._schema.arguments]
     results = [each.name in STATE for each in target._schema.returns]
+    biases = [each.name == "attn_bias" for each in target._schema.arguments]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(_in_rows, args))
+        args = tuple(_aligned(each) if bias else _in_rows(each) for each, bias in zip(args, biases))
         if not state_moves:
             return target(*args, **kwargs)
         if not torch.cuda.is_current_stream_capturing():

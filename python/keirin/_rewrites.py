@@ -43,15 +43,20 @@ class _Writer:
         return node
 
 
+_POOLS = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, torch._C._nn.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3,
+          torch._C._nn.adaptive_avg_pool3d: 3}  # and over how many dimensions
+
+
 def rewrite_pools(gm: torch.fx.GraphModule) -> None:
     """In Dynamo's graph, in place: eager takes the same mean, and its result differs in the stride of a dimension of one element."""
     for node in gm.graph.nodes:
-        if node.op != "call_function" or node.target not in (F.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d):
+        if node.op != "call_function" or node.target not in _POOLS:
             continue
-        size = _argument(node, 1, node.kwargs.get("output_size"))
+        over, size = _POOLS[node.target], _argument(node, 1, node.kwargs.get("output_size"))
         image = node.args[0].meta.get("example_value") if node.args and isinstance(node.args[0], torch.fx.Node) else None
-        if size in (1, (1, 1), [1, 1]) and isinstance(image, torch.Tensor) and image.dim() == 4:
-            node.target, node.args, node.kwargs = torch.mean, (node.args[0], [-1, -2]), {"keepdim": True}
+        whole = size == 1 or (isinstance(size, (tuple, list)) and list(size) == [1] * over)
+        if whole and isinstance(image, torch.Tensor) and image.dim() == over + 2:
+            node.target, node.args, node.kwargs = torch.mean, (node.args[0], [-1 - d for d in range(over)]), {"keepdim": True}
     gm.recompile()
 
 

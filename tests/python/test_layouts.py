@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import keirin
 from conftest import PLACE, compiled
-from of_training import answered, count_slow, gradients, notes, steps
+from of_training import answered, count_slow, gradients, notes, same_within_eagers_error, steps
 
 
 class Images(nn.Module):
@@ -169,3 +169,81 @@ def test_heads_that_lie_between_each_other_share_nothing():
         gradients(fast, model, (torch.randn(16, 37, 256),))
     assert answered() and not notes(), keirin.explain()
     assert "share memory" not in steps()[-1].forward.text(), steps()[-1].forward.text()
+
+
+class Sequence(nn.Module):
+    """An image as a sequence of its places, as vision transformers have it, and what is asked of all of them."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.places, self.norm, self.turn, self.pool = nn.Conv2d(3, 8, 2, 2), nn.LayerNorm(8), nn.Linear(8, 8), pool
+
+    def forward(self, x):
+        rows = self.norm(self.places(x).flatten(2).transpose(1, 2))
+        return self.pool(self.turn(rows).transpose(1, 2)).flatten(1)
+
+
+class Volume(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.pool = nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1)
+
+    def forward(self, x):
+        return self.pool(torch.tanh(self.first(x))).flatten(1)
+
+
+@pytest.mark.parametrize("make, shape", [(lambda: Sequence(nn.AdaptiveAvgPool1d(1)), (2, 3, 8, 6)),
+                                         (lambda: Sequence(lambda y: F.adaptive_avg_pool1d(y, (1,))), (2, 3, 8, 6)),
+                                         (Volume, (2, 2, 4, 5, 6))])
+def test_a_mean_of_all_places_is_shown_by_its_values(make, shape):
+    """AOTAutograd shows it through its memory, which no graph says."""
+    model = make().train()
+    fast = compiled(model)
+    same_within_eagers_error(model, fast, (torch.randn(shape),))
+    assert answered() and not notes(), keirin.explain()
+    step = steps()[-1]
+    assert "runs as a whole in eager" not in step.forward.text() + step.backward.text(), keirin.explain()
+
+
+class Stages(nn.Module):
+    """From one stage's rows to an image, copied into order, and to the next one's rows: a norm keeps them as the convolution left them."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.places, self.norm2, self.turn = nn.LayerNorm(8), nn.Conv2d(8, 16, 3, 2, 1), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        image = self.norm1(x).reshape(x.shape[0], 8, 6, 8).permute(0, 3, 1, 2).contiguous()
+        return self.turn(self.norm2(self.places(image).flatten(2).transpose(1, 2)))
+
+
+def test_results_of_three_dimensions_lie_as_eagers_do():
+    model = Stages().train()
+    fast = compiled(model)
+    same_within_eagers_error(model, fast, (torch.randn(2, 48, 8),))
+    assert answered() and not notes(), keirin.explain()
+    step = steps()[-1]
+    assert "runs as a whole in eager" not in step.forward.text() + step.backward.text(), keirin.explain()
+
+
+class Biased(nn.Module):
+    """Attention with a bias that is learned, of rows that begin at no multiple of 16 bytes unless they are padded, as eager's are."""
+
+    def __init__(self, length, turned):
+        super().__init__()
+        self.qkv, self.turned = nn.Linear(32, 96), turned
+        self.bias = nn.Parameter(torch.randn(1, 4, length, length) * 0.1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 8).permute(2, 0, 3, 1, 4)
+        bias = torch.tanh(self.bias)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.transpose(-1, -2) if self.turned else bias).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("length", [13, 16, 17])
+def test_a_bias_of_attention_is_read_as_its_kernel_wants_it(length, turned):
+    model = Biased(length, turned).train()
+    fast = compiled(model)
+    same_within_eagers_error(model, fast, (torch.randn(2, length, 32),))
+    assert answered() and not notes(), keirin.explain()

@@ -68,13 +68,33 @@ void call_with_images_alike(const c10::OperatorHandle& op, torch::jit::Stack& st
 
 bool is_random_state(const std::string& name) { return name == "philox_seed" || name == "philox_offset"; }
 
+// A bias as the kernel reads it, in pieces of 16 bytes: rows that lie together, each begun at such a piece. As scaled_dot_product_attention
+// itself pads what it is given; a value that was computed for it lies row by row, whatever its rows' length.
+at::Tensor aligned_bias(const at::Tensor& bias) {
+  const int64_t piece = std::max<int64_t>(1, 16 / bias.element_size()), last = bias.dim() - 1;
+  bool fits = bias.stride(last) == 1 || bias.size(last) <= 1;
+  for (int64_t d = 0; d < last; ++d) fits &= bias.size(d) <= 1 || bias.stride(d) % piece == 0;
+  if (fits) return bias;
+  at::Tensor once = bias;  // what is expanded stays so
+  for (int64_t d = 0; d < bias.dim(); ++d)
+    if (bias.stride(d) == 0 && d != last) once = once.narrow(d, 0, std::min<int64_t>(1, bias.size(d)));
+  std::vector<int64_t> sizes = once.sizes().vec();
+  sizes.back() = (sizes.back() + piece - 1) / piece * piece;
+  return at::empty(sizes, once.options()).narrow(last, 0, bias.size(last)).copy_(once).expand(bias.sizes());
+}
+
 void call_attention(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   const c10::FunctionSchema& schema = op.schema();
   for (size_t i = 0; i < stack.size(); ++i) {
     const std::string& name = schema.arguments()[i].name();
     const bool has_rows = name == "query" || name == "key" || name == "value" || name == "out" || name.starts_with("grad_out");
-    if (!has_rows || !stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
+    const bool is_bias = name == "attn_bias" || name == "bias";
+    if ((!has_rows && !is_bias) || !stack[i].isTensor() || !stack[i].toTensor().defined()) continue;
     const at::Tensor& tensor = stack[i].toTensor();
+    if (is_bias) {
+      stack[i] = aligned_bias(tensor);
+      continue;
+    }
     if (tensor.size(-1) > 1 && tensor.stride(-1) != 1) stack[i] = tensor.contiguous();
   }
   const c10::Device device = stack[0].isTensor() ? stack[0].toTensor().device() : c10::Device(at::kCPU);
