@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "core/api/deciding.h"
@@ -19,6 +21,7 @@ namespace {
 
 constexpr size_t kMostPatterns = 16;
 constexpr size_t kMostKinds = 16;             // whose graphs are learned
+constexpr int kMostCuts = 3;                  // of their sizes, in turn, to where the graph has one structure
 constexpr size_t kMostTriedPatterns = 3;      // of one size
 constexpr double kLeastDecidingSeconds = 2;  // where it was not seen yet in this process, or found in the cache
 
@@ -280,6 +283,54 @@ std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& cho
   return std::move(*made);
 }
 
+namespace {
+
+// What capture and the passes make of the program, by sizes.
+class Graphs {
+ public:
+  Graphs(Session::Impl& session, std::vector<std::shared_ptr<const SizePattern>> patterns)
+      : session_(session), patterns_(std::move(patterns)) {
+    // At sizes that were decided the graph is the one that was verified.
+    for (const auto& pattern : patterns_) known_[pattern->sizes] = pattern->prepared;
+  }
+
+  // At all sizes that the box is learned at, and at those that are known by now.
+  Status find(const SizeBox& box, const Sizes& kind, const std::atomic<bool>& stop) {
+    for (const Sizes& each : SizedCapture::sizes_to_learn(box, kind)) {
+      if (stop) return Status(Code::k_cancelled, "the session is being closed");
+      if (!known_.contains(each)) KRN_TRY(add(each));
+    }
+    sizes.clear(), prepared.clear();
+    for (const auto& [at, graph] : known_) {
+      if (!box.holds(at) || kind_of(at) != kind) continue;
+      sizes.push_back(at);
+      prepared.push_back(graph.get());
+    }
+    return {};
+  }
+  std::vector<Sizes> sizes;
+  std::vector<const Prepared*> prepared;
+
+ private:
+  Status add(const Sizes& at) {
+    const auto nearest = std::ranges::min_element(patterns_, {}, [&](const auto& pattern) {
+      return std::pair(kind_of(pattern->sizes) != kind_of(at), distance(pattern->sizes, at));
+    });
+    KRN_TRY_LET(ExampleShapes shapes, example_shapes(session_.model->program, at));
+    for (TensorSpec& spec : shapes.specs) spec.device = session_.device;
+    KRN_TRY_LET(Prepared found, prepared_between(session_, shapes.specs, (*nearest)->seen));
+    found.captured = {};
+    known_[at] = std::make_shared<const Prepared>(std::move(found));
+    return {};
+  }
+
+  Session::Impl& session_;
+  const std::vector<std::shared_ptr<const SizePattern>> patterns_;
+  std::map<Sizes, std::shared_ptr<const Prepared>> known_;
+};
+
+}  // namespace
+
 Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop) {
   const SizeBox box = session.ranges.kept().box;
   const Sizes kind = kind_of(like);
@@ -289,33 +340,28 @@ Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic
     patterns = session.patterns;
   }
   if (patterns.empty() || !box.holds(like)) return Status(Code::k_unsupported, "its sizes lie in no range any more");
-  // At sizes that were decided the graph is the one that was verified.
-  std::vector<Sizes> sizes;
-  std::vector<std::shared_ptr<const Prepared>> graphs;
-  for (const auto& pattern : patterns) {
-    if (kind_of(pattern->sizes) != kind || !box.holds(pattern->sizes) || std::ranges::count(sizes, pattern->sizes) > 0) continue;
-    sizes.push_back(pattern->sizes);
-    graphs.push_back(pattern->prepared);
-  }
-  for (const Sizes& each : SizedCapture::sizes_to_learn(box, kind)) {
-    if (stop) return Status(Code::k_cancelled, "the session is being closed");
-    if (std::ranges::count(sizes, each) > 0) continue;
-    const auto nearest = std::ranges::min_element(patterns, {}, [&](const auto& pattern) {
-      return std::pair(kind_of(pattern->sizes) != kind, distance(pattern->sizes, each));
-    });
-    KRN_TRY_LET(ExampleShapes shapes, example_shapes(session.model->program, each));
-    for (TensorSpec& spec : shapes.specs) spec.device = session.device;
-    KRN_TRY_LET(Prepared prepared, prepared_between(session, shapes.specs, (*nearest)->seen));
-    prepared.captured = {};
-    sizes.push_back(each);
-    graphs.push_back(std::make_shared<const Prepared>(std::move(prepared)));
-  }
-  std::vector<const Prepared*> prepared;
-  for (const auto& each : graphs) prepared.push_back(each.get());
-  KRN_TRY_LET(SizedCapture learned, SizedCapture::of(box, sizes, prepared, session.weights.size()));
-  const std::lock_guard lock(session.compile_mutex);
-  session.learned.push_back(std::make_shared<const SizedCapture>(std::move(learned)));
-  return {};
+  Graphs graphs(session, std::move(patterns));
+  Status why;
+  bool any = false;
+  const std::function<Status(const SizeBox&, int)> learn = [&](const SizeBox& in, int times_cut) -> Status {
+    KRN_TRY(graphs.find(in, kind, stop));
+    const std::vector<SizeBox> pieces = SizedCapture::pieces_of(in, graphs.sizes, graphs.prepared);
+    if (pieces.size() > 1 && times_cut < kMostCuts) {
+      for (const SizeBox& piece : pieces) KRN_TRY(learn(piece, times_cut + 1));
+      return {};
+    }
+    Result<SizedCapture> learned = SizedCapture::of(in, graphs.sizes, graphs.prepared, session.weights.size());
+    any |= learned.ok();
+    if (!learned.ok()) {
+      why = learned.status();
+      return {};
+    }
+    const std::lock_guard lock(session.compile_mutex);
+    session.learned.push_back(std::make_shared<const SizedCapture>(std::move(*learned)));
+    return {};
+  };
+  KRN_TRY(learn(box, 0));
+  return any ? Status() : why;
 }
 
 Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {

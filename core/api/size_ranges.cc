@@ -25,6 +25,7 @@ constexpr size_t kMostReasons = 16;
 constexpr size_t kMostTried = 64;         // sizes that are remembered of tried_at_once
 constexpr int kMostFailures = 8;          // until nobody tries to find out what making a plan of what is there takes
 constexpr size_t kMostBegun = 4096;       // sizes of which is remembered that eager was called
+constexpr size_t kLastMade = 15;          // plans of which the median time counts
 constexpr size_t kFirstCalls = 64;        // of eager's that are remembered,
 constexpr size_t kNearest = 5;            // of which the median of so many counts
 
@@ -314,16 +315,30 @@ void SizeRanges::close_range(size_t number, const std::string& why) {
 
 void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once) {
   const std::lock_guard lock(mutex_);
-  Making& making = at_once ? of_what_is_there_ : anew_;
-  ++entered_, ++making.plans;
+  ++entered_;
   if (at_once) ++num_at_once_;
+  double all = 0;
   for (const auto& [name, seconds] : stages) {
-    making.seconds += seconds;
+    all += seconds;
     const auto found = std::ranges::find(enter_seconds_, name, &std::pair<std::string, double>::first);
     if (found == enter_seconds_.end()) enter_seconds_.emplace_back(name, seconds);
     else found->second += seconds;
   }
+  (at_once ? of_what_is_there_ : anew_).add(all * 1e3);
   kernels_generated_ += kernels_generated;
+}
+
+void SizeRanges::Making::add(double milliseconds) {
+  last_ms.push_back(milliseconds);
+  if (last_ms.size() > kLastMade) last_ms.pop_front();
+}
+
+double SizeRanges::Making::ms() const {
+  if (last_ms.empty()) return 0;
+  std::vector<double> sorted(last_ms.begin(), last_ms.end());
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::ranges::nth_element(sorted, middle);
+  return *middle;
 }
 
 void SizeRanges::tried_at_once(const Sizes& sizes, const std::string& why_not) {
@@ -355,7 +370,7 @@ bool SizeRanges::pays_at_once(const Sizes& sizes) {
 
 std::string SizeRanges::why_not_at_once(const Sizes& sizes) const {
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
-  if (of_what_is_there_.plans == 0) return "it is not known yet how long making a plan takes";
+  if (!of_what_is_there_.known()) return "it is not known yet how long making a plan takes";
   if (!lacks(sizes).empty()) return "what was there did not suffice at the nearest sizes";
   const std::optional<double> saved = saved_at(*range, volume_of(sizes));
   if (!saved) return "it is not known what a plan saves";
@@ -388,7 +403,7 @@ bool SizeRanges::have_missed_enough(const Sizes& sizes) {
   if (lacked_.size() < kMostReasons && lacked_.insert(what).second) return true;
   const double first = begun_.contains(sizes) ? 0 : began_beyond_ms(sizes) - of_what_is_there_.ms();
   missed_ms_ += std::max(0.0, saved_at(*range, volume_of(sizes)).value_or(0) + first);
-  if (anew_.plans == 0 || missed_ms_ < anew_.ms()) return false;
+  if (!anew_.known() || missed_ms_ < anew_.ms()) return false;
   missed_ms_ = 0;
   return true;
 }
@@ -447,10 +462,10 @@ uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
   if (!range) return 1;
-  if (of_what_is_there_.plans == 0 && !tried_.empty() && failures_ <= kMostFailures) return 1;
-  const Making& making = of_what_is_there_.plans > 0 && lacks(sizes).empty() ? of_what_is_there_ : anew_;
+  if (!of_what_is_there_.known() && !tried_.empty() && failures_ <= kMostFailures) return 1;
+  const Making& making = of_what_is_there_.known() && lacks(sizes).empty() ? of_what_is_there_ : anew_;
   const double saved = saved_at(*range, volume_of(sizes)).value_or(0);
-  return making.plans > 0 && saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making.ms() / saved))) : 1;
+  return making.known() && saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making.ms() / saved))) : 1;
 }
 
 uint64_t SizeRanges::calls_that_last(const Sizes& sizes, double seconds) const {

@@ -151,10 +151,13 @@ class SizeRanges {
   std::set<std::string> not_learned_;
   uint64_t learned_ = 0;
   uint64_t entered_ = 0, num_at_once_ = 0, kernels_generated_ = 0, let_go_ = 0;
+  // How long plans took to be made, the last ones. What is done once in a process, by whichever is first, would make a mean say that none
+  // pays, and then none is made that would say otherwise.
   struct Making {
-    double seconds = 0;
-    uint64_t plans = 0;
-    double ms() const { return plans == 0 ? 0 : seconds * 1e3 / static_cast<double>(plans); }
+    std::deque<double> last_ms;
+    void add(double milliseconds);
+    bool known() const { return !last_ms.empty(); }
+    double ms() const;  // their median; 0: not known
   };
   Making anew_, of_what_is_there_;
   int failures_ = 0;           // of tried_at_once

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -15,6 +17,7 @@ namespace {
 
 constexpr size_t kMostLearned = 24;  // sizes; two decide what a number follows, the others have to agree
 constexpr size_t kLeastLearned = 8;  // of more than these
+constexpr size_t kMostBoxes = 8;    // of a box, each with a structure of its own
 constexpr int kTries = 16;           // draws for each
 constexpr uint32_t kSeed = 7;
 
@@ -50,47 +53,46 @@ std::string difference(const Prepared& a, const Prepared& b) {
   return {};
 }
 
-// Leaves out the edges of the box where other structures are, and the graphs that lie there. Why that is not possible; empty: it is.
-std::string keep_one_structure(SizeBox& box, std::vector<Sizes>& sizes, std::vector<const Prepared*>& prepared) {
-  const auto inside = [&](const Sizes& each) {
-    for (size_t d = 0; d < each.size(); ++d)
-      if (box.least[d] < box.most[d] && (each[d] == box.least[d] || each[d] == box.most[d])) return false;
-    return true;
-  };
-  const auto found = std::ranges::find_if(sizes, inside);
-  if (found == sizes.end()) return {};
-  const Prepared& first = *prepared[static_cast<size_t>(found - sizes.begin())];
-  std::vector<Sizes> others;
-  std::string where;
-  for (size_t k = 0; k < sizes.size(); ++k) {
-    const std::string differs = difference(first, *prepared[k]);
-    if (differs.empty()) continue;
-    others.push_back(sizes[k]);
-    where = differs;
+// Sizes by the structure that they have, as a number.
+struct Labelled {
+  Sizes sizes;
+  size_t label = 0;
+};
+
+// How mixed their structures are (Gini's impurity, times their number): 0 where there is one.
+double impurity(std::span<const Labelled> all) {
+  std::map<size_t, double> counts;
+  for (const Labelled& each : all) ++counts[each.label];
+  if (counts.size() < 2) return 0;
+  const auto number = static_cast<double>(all.size());
+  double out = number;
+  for (const auto& [label, count] : counts) out -= count * count / number;
+  return out;
+}
+
+// Cuts the box where that parts the structures best, until each piece has one.
+void cut(SizeBox box, std::span<Labelled> all, size_t most, std::vector<SizeBox>& pieces) {
+  const double mixed = impurity(all);
+  if (mixed == 0) return pieces.push_back(std::move(box));
+  if (most < 2) return;
+  double best = mixed;
+  size_t dim = 0, at = 0;
+  const auto sort_by = [&](size_t d) { std::ranges::stable_sort(all, {}, [d](const Labelled& each) { return each.sizes[d]; }); };
+  for (size_t d = 0; d < box.least.size(); ++d) {
+    sort_by(d);
+    for (size_t k = 1; k < all.size(); ++k) {
+      if (all[k - 1].sizes[d] == all[k].sizes[d]) continue;
+      const double left = impurity(all.first(k)) + impurity(all.subspan(k));
+      if (left < best) best = left, dim = d, at = k;
+    }
   }
-  const auto leave_out = [&](size_t d, bool high) {
-    int64_t& end = high ? box.most[d] : box.least[d];
-    end += high ? -1 : 1;
-    std::erase_if(others, [&](const Sizes& each) { return !box.holds(each); });
-  };
-  while (!others.empty()) {
-    size_t most = 0, at = 0;
-    bool at_high = false;
-    for (size_t d = 0; d < box.least.size(); ++d)
-      for (const bool high : {false, true}) {
-        const int64_t end = high ? box.most[d] : box.least[d];
-        const auto many = static_cast<size_t>(std::ranges::count(others, end, [&](const Sizes& each) { return each[d]; }));
-        if (many > most && box.least[d] < box.most[d]) most = many, at = d, at_high = high;
-      }
-    if (most == 0) return "the graph has another structure at other sizes: " + where;
-    leave_out(at, at_high);
-  }
-  for (size_t k = sizes.size(); k-- > 0;) {
-    if (box.holds(sizes[k])) continue;
-    sizes.erase(sizes.begin() + static_cast<ptrdiff_t>(k));
-    prepared.erase(prepared.begin() + static_cast<ptrdiff_t>(k));
-  }
-  return {};
+  if (at == 0) return;
+  sort_by(dim);
+  SizeBox low = box, high = std::move(box);
+  low.most[dim] = all[at - 1].sizes[dim];  // nothing is known of what lies between
+  high.least[dim] = all[at].sizes[dim];
+  cut(std::move(low), all.first(at), most / 2, pieces);
+  cut(std::move(high), all.subspan(at), most / 2, pieces);
 }
 
 }  // namespace
@@ -132,10 +134,27 @@ std::vector<Sizes> SizedCapture::sizes_to_learn(const SizeBox& box, const Sizes&
   return {out.begin(), out.end()};
 }
 
-Result<SizedCapture> SizedCapture::of(SizeBox box, std::vector<Sizes> sizes, std::vector<const Prepared*> prepared, size_t num_weights) {
+std::vector<SizeBox> SizedCapture::pieces_of(const SizeBox& box, const std::vector<Sizes>& sizes,
+                                             const std::vector<const Prepared*>& prepared) {
+  std::vector<const Prepared*> structures;
+  std::vector<Labelled> all;
+  for (size_t k = 0; k < sizes.size(); ++k) {
+    const auto like = std::ranges::find_if(structures, [&](const Prepared* each) { return difference(*each, *prepared[k]).empty(); });
+    all.push_back({sizes[k], static_cast<size_t>(like - structures.begin())});
+    if (like == structures.end()) structures.push_back(prepared[k]);
+  }
+  std::vector<SizeBox> pieces;
+  if (!all.empty()) cut(box, all, kMostBoxes, pieces);
+  return pieces;
+}
+
+Result<SizedCapture> SizedCapture::of(SizeBox box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared,
+                                      size_t num_weights) {
   const auto unsupported = [](std::string why) { return Status(Code::k_unsupported, std::move(why)); };
   if (sizes.empty() || sizes.size() != prepared.size()) return unsupported("too few sizes of its kind lie in the range");
-  if (std::string why = keep_one_structure(box, sizes, prepared); !why.empty()) return unsupported(std::move(why));
+  for (const Prepared* each : prepared)
+    if (const std::string where = difference(*prepared[0], *each); !where.empty())
+      return unsupported("the graph has another structure at other sizes: " + where);
   std::vector<const Graph*> graphs;
   for (const Prepared* each : prepared) {
     graphs.push_back(&each->graph);

@@ -19,10 +19,13 @@ class SizedCapture {
   // What sizes it is to be learned at: of this kind (kind_of) in the box, no two alike. All there are, if they are few.
   static std::vector<Sizes> sizes_to_learn(const SizeBox& box, const Sizes& kind);
 
-  // Of what was captured and optimised at these sizes, all of one kind, in the box. Where it has another structure only where one size is
-  // the least or the most (a slice to the end of what there is), it holds inside of that. `unsupported`: why it cannot be said of other
-  // sizes.
-  static Result<SizedCapture> of(SizeBox box, std::vector<Sizes> sizes, std::vector<const Prepared*> prepared, size_t num_weights);
+  // The parts of the box in each of which what was captured and optimised at these sizes has one structure: what is folded while it is
+  // small, a slice that is all there is where a size is the most. Nothing is said of the sizes between two of them.
+  static std::vector<SizeBox> pieces_of(const SizeBox& box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared);
+
+  // Of what was captured and optimised at these sizes, all of one kind, in the box. `unsupported`: why it cannot be said of other sizes.
+  static Result<SizedCapture> of(SizeBox box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared,
+                                 size_t num_weights);
 
   bool holds(const Sizes& sizes) const { return box_.holds(sizes) && kind_of(sizes) == kind_; }
   // As capture and passes would prepare it, but for Prepared::captured, which is empty, and the seconds that they took. At sizes that it

@@ -107,13 +107,13 @@ TEST(SizedCapture, EqualSizesAndOnesAreKindsOfTheirOwn) {
   }
 }
 
-// What is only so at an edge of the box is left out of it; what is so in the middle is not learned.
-TEST(SizedCapture, HoldsWhereTheStructureIsOne) {
+// Boxes in which the structure is one: learned of more graphs inside of each, where there are several.
+TEST(SizedCapture, IsInPiecesWhereStructuresDiffer) {
   const LoadedModel loaded("ranges_encoder");
   const SizeBox box{{1, 2}, {16, 48}};
   FoldedConstants folded;
   const std::vector<Sizes> sizes = SizedCapture::sizes_to_learn(box, {0, 1});
-  const auto with = [&](const auto& is_other) {
+  const auto pieces = [&](const auto& is_other) {
     std::vector<Prepared> graphs;
     for (const Sizes& each : sizes) {
       graphs.push_back(prepare(loaded, each, folded));
@@ -121,15 +121,29 @@ TEST(SizedCapture, HoldsWhereTheStructureIsOne) {
     }
     std::vector<const Prepared*> prepared;
     for (const Prepared& each : graphs) prepared.push_back(&each);
-    return SizedCapture::of(box, sizes, prepared, loaded.weights.size());
+    const std::vector<SizeBox> out = SizedCapture::pieces_of(box, sizes, prepared);
+    EXPECT_EQ(SizedCapture::of(box, sizes, prepared, loaded.weights.size()).ok(), out.size() == 1);
+    return out;
   };
-  const auto edge = with([](const Sizes& each) { return each[1] == 48; });
-  ASSERT_TRUE(edge.ok()) << edge.status().text();
-  EXPECT_TRUE(edge->holds({16, 47}));
-  EXPECT_FALSE(edge->holds({3, 48}));
-  const auto middle = with([](const Sizes& each) { return each[1] > 20; });
-  ASSERT_FALSE(middle.ok());
-  EXPECT_NE(middle.status().text().find("another structure"), std::string::npos) << middle.status().text();
+  const auto one = pieces([](const Sizes&) { return false; });
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].most, box.most);
+  const auto edge = pieces([](const Sizes& each) { return each[1] == 48; });
+  ASSERT_EQ(edge.size(), 2u);
+  EXPECT_LT(edge[0].most[1], 48);
+  EXPECT_EQ(edge[1].least, (Sizes{1, 48}));
+  const auto two = pieces([](const Sizes& each) { return each[1] > 20; });
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_LE(two[0].most[1], 20);
+  EXPECT_GT(two[1].least[1], 20);
+  EXPECT_EQ(two[0].least, box.least);
+  EXPECT_EQ(two[1].most, box.most);
+  const auto corner = pieces([](const Sizes& each) { return each[0] > 7 && each[1] > 20; });
+  EXPECT_GE(corner.size(), 3u);
+  for (const SizeBox& piece : corner)
+    for (const Sizes& a : sizes)
+      for (const Sizes& b : sizes)
+        if (piece.holds(a) && piece.holds(b)) EXPECT_EQ(a[0] > 7 && a[1] > 20, b[0] > 7 && b[1] > 20);
 }
 
 }  // namespace
