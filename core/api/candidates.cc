@@ -69,6 +69,7 @@ Result<PlanStep> eager_step(const Prepared& prepared, OpId id, const WhyEager& w
   // Rows other than moves and casts compute into memory of their own; what an opaque operator does is its own affair.
   const OpRow* row = find_row(op.code);
   step.may_alias = !row || row->kind == RowKind::kOpaque || row->kind == RowKind::kMove || op.code == OpCode::k_cast;
+  step.keeps_results = row && row->kind == RowKind::kFactory;
   step.origin = op.origin.str();
   step.reason = why.reason;
   step.note = why.words + (op.origin.empty() ? "" : "; " + op.origin.str()) + laid_out;

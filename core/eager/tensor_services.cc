@@ -145,9 +145,14 @@ class AtServices final : public TensorServices {
       TORCH_CHECK(begin >= 0 && begin % size == 0, "a view begins within an element of its storage");
       const c10::DimVector row_major = c10::contiguous_strides(spec.sizes);
       const at::IntArrayRef strides = spec.strides.empty() ? at::IntArrayRef(row_major) : at::IntArrayRef(spec.strides);
-      if (base.scalar_type() == scalar_type_of(spec.dtype)) return base.as_strided(spec.sizes, strides, begin / size);
-      return at::empty({0}, base.options().dtype(scalar_type_of(spec.dtype)))
-          .set_(base.storage(), begin / size, spec.sizes, strides);
+      at::Tensor out = base.scalar_type() == scalar_type_of(spec.dtype)
+                           ? base.as_strided(spec.sizes, strides, begin / size)
+                           : at::empty({0}, base.options().dtype(scalar_type_of(spec.dtype)))
+                                 .set_(base.storage(), begin / size, spec.sizes, strides);
+      // Who keeps one of them for a backward sees that the other was written. Below autograd, where this is called, views do not say so.
+      if (!base.is_inference() && !out.is_inference())
+        out.unsafeGetTensorImpl()->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+      return out;
     });
   }
 

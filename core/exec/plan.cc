@@ -104,6 +104,11 @@ void Plan::classify(const Graph& graph, const std::vector<TensorRef>& weights) {
   for (const PlanStep& step : steps_)
     if (step.executable)
       for (ValueId v : step.operands) slots_[v].region_reads = true;
+  for (const PlanStep& step : steps_) {
+    if (step.executable) continue;
+    const bool of_kept = step.may_alias && std::ranges::any_of(step.operands, [&](ValueId v) { return v != kNone && slots_[v].kept; });
+    for (ValueId v : step.results) slots_[v].kept = step.keeps_results || of_kept;
+  }
   // The user keeps his outputs after the call: they are not the arena's. Updates are copied out of it before the call ends.
   for (const Output& output : outputs_)
     if (output.updates == kNone && slots_[output.value].kind == Slot::kArena) slots_[output.value].kind = Slot::kFresh;
@@ -459,8 +464,8 @@ Status Plan::collect(Context& context, const std::vector<TensorRef>& inputs, std
     // What is an input itself goes back as the caller's own tensor, also where a region read a copy with other strides.
     const Slot& slot = slots_[output.value];
     TensorRef tensor = slot.kind == Slot::kInput ? inputs[slot.input] : context.tensors[output.value];
-    // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to.
-    const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed) && output.alias_of == kNone;
+    // A fresh tensor where eager gives one: neither the arena's, nor an input or weight that a no-op in the graph led to, nor a step's own.
+    const bool borrowed = (slot.kind == Slot::kInput || slot.kind == Slot::kFixed || slot.kept) && output.alias_of == kNone;
     const Bytes at = tensor ? byte_range(*tensor) : Bytes();
     // An eager step may have made a view of an input or a weight; what an output before this one is may be asked for twice.
     const bool lent = slot.kind == Slot::kEager && output.alias_of == kNone && tensor && !KRN_PLANTED(state_view_kept) &&

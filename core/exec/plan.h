@@ -39,6 +39,7 @@ struct PlanStep {
   std::vector<ValueId> targets;   // region: parallel to results; the input or state that the output is written into, or kNone.
                                   // Empty: none. What has a target is read by nobody else.
   bool may_alias = true;          // eager: a result may be a view of an operand
+  bool keeps_results = false;     // eager: a result may be memory that the step has for all calls
   int num_ops = 1;
   int launches = 0;               // region: its kernels and library calls
   std::string reason;             // eager: why, as a code of docs/report.md
@@ -82,6 +83,7 @@ class Plan {
     TensorRef fixed;        // kFixed: weight or state
     int64_t offset = 0;     // kArena
     bool region_reads = false;
+    bool kept = false;      // kEager: it may be memory that a step has for all calls
   };
   // What a call looks at before its first kernel. Kernels push everything else out of the caches, and each line fetched again
   // costs a call 0.15 us or more: hence these records beside each other, and not the slots and types.

@@ -244,7 +244,7 @@ class Decider:
         try:
             self._compile(inputs, patient=self.when == "background")
         except Error as error:
-            self._because(str(error).split("\n")[0])
+            self._because(error.in_a_line())
             return
         except Exception as error:
             self._because(f"eager raises on these inputs: {error}".split("\n")[0])

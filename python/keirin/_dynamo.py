@@ -187,6 +187,12 @@ def _weight_name(node: torch.fx.Node) -> str:
     return ".".join(words[1:] if len(words) > 1 else words)
 
 
+def _device_of(gm: torch.fx.GraphModule, examples: list[Any]) -> torch.device:
+    """Of the tensors that it takes, or where it takes none (a mask that is made of sizes alone) of those that it makes."""
+    takes_some = any(isinstance(each, torch.Tensor) for each in examples)
+    return device_of(examples if takes_some else [node.meta.get("example_value") for node in gm.graph.nodes])
+
+
 def _marks_of(weights: list[torch.Tensor]) -> list[tuple[int, int]]:
     """Where each lies and how often it was written, as far as that is counted."""
     return [(each.data_ptr(), each._version if not each.is_inference() else 0) for each in weights]
@@ -211,18 +217,20 @@ class Graph:
         self._moved = False  # its weights were other tensors once
         _graphs.add(self)
         try:
-            self._refuse(examples)
+            check_tensors(examples)
+            device = _device_of(gm, examples)
+            self._refuse(examples, device)
             self._program = _Program(_updates.said_singly(gm, examples) if is_update else gm, examples, is_update)
             self._callable, self._handle = native.graph_callable(self._program.roles, self._program.outputs, self._answer)
-            self._bind([examples[i] for i in self._program.weights], device_word(device_of(examples)))
+            self._bind([examples[i] for i in self._program.weights], device_word(device))
         except Exception as error:
             self._stay_eager(_why_not(error))
 
     @staticmethod
-    def _refuse(examples: list[Any]) -> None:
-        if any(torch.is_autocast_enabled(each.device.type) for each in examples if isinstance(each, torch.Tensor)):
+    def _refuse(examples: list[Any], device: torch.device) -> None:
+        kinds = {device.type, *(each.device.type for each in examples if isinstance(each, torch.Tensor))}
+        if any(map(torch.is_autocast_enabled, kinds)):
             raise NotCaptured("autocast is on, and is not compiled yet")
-        check_tensors(examples)
 
     def _stay_eager(self, reason: str) -> None:
         self.reason = reason
@@ -358,7 +366,7 @@ def _why_not(error: Exception) -> str:
     if isinstance(error, Error):
         if error.code == "invalid_input" and "option" in str(error).split("\n")[0]:
             raise error
-        return str(error).replace("\n ", ";")
+        return error.in_a_line()
     log.debug("a capture failed", exc_info=error)
     return f"capture failed: {type(error).__name__}: {error}".split("\n")[0]  # of torch's, in words of its own
 

@@ -13,6 +13,9 @@ class Error(RuntimeError):
         super().__init__(text)
         self.code = code
 
+    def in_a_line(self) -> str:
+        return str(self).replace("\n ", ";")
+
 
 def invalid_input(what: str, advice: str, where: str = "") -> Error:
     lines = ["invalid_input: " + what, where, "nothing was run", advice]

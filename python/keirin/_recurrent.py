@@ -8,15 +8,14 @@ size that only it knows.
 """
 from __future__ import annotations
 
-import contextlib
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.fx
 
+from keirin._backwards import placed, recording
 from keirin._errors import NotCaptured
 from keirin._rewrites import copied
 
@@ -43,31 +42,11 @@ def _like_eager(x: torch.Tensor, hidden: list[torch.Tensor], bidirectional: bool
     return [out.transpose(0, 1) if batch_first else out, *states]
 
 
-def _placed(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What was found, in memory as is wanted and each in its own: cuDNN's gradients of weights are parts of one."""
-    out: list[torch.Tensor] = []
-    storages: set[int] = set()
-    for each, its in zip(found, wanted, strict=True):
-        own = each.untyped_storage().data_ptr() not in storages
-        out.append(each if own and each.stride() == its.stride() else its.copy_(each))
-        storages.add(out[-1].untyped_storage().data_ptr())
-    return out
-
-
-@contextlib.contextmanager
-def _recording() -> Iterator[None]:
-    """Gradients are recorded, although an operator is called below where that is done."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
-    excluded = torch._C._dispatch_tls_local_exclude_set() - keys
-    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
-        yield
-
-
 @torch.library.custom_op("keirin::recurrent", mutates_args=())
 def recurrent(x: torch.Tensor, hidden: list[torch.Tensor], weights: list[torch.Tensor], has_biases: bool, layers: int, bidirectional: bool,
               batch_first: bool) -> list[torch.Tensor]:
     found = _run(x, hidden, weights, has_biases, layers, bidirectional, batch_first)
-    return _placed(found, _like_eager(x, hidden, bidirectional, batch_first))
+    return placed(found, _like_eager(x, hidden, bidirectional, batch_first))
 
 
 @recurrent.register_fake
@@ -80,12 +59,12 @@ def recurrent_backward(gradients: list[torch.Tensor], x: torch.Tensor, hidden: l
                        has_biases: bool, layers: int, bidirectional: bool, batch_first: bool) -> list[torch.Tensor]:
     """Of x, the hidden states and the weights."""
     given = [x, *hidden, *weights]
-    with _recording():
+    with recording():
         leaves = [each.detach().requires_grad_() for each in given]
         states, others = leaves[1:1 + len(hidden)], leaves[1 + len(hidden):]
         results = _run(leaves[0], states, others, has_biases, layers, bidirectional, batch_first)
         found = torch.autograd.grad(results, leaves, gradients)
-    return _placed(list(found), [torch.empty_like(each, memory_format=torch.contiguous_format) for each in given])
+    return placed(list(found), [torch.empty_like(each, memory_format=torch.contiguous_format) for each in given])
 
 
 @recurrent_backward.register_fake

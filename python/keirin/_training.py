@@ -23,7 +23,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 
-from keirin import _deciding, _draws, _ranks, _recurrent
+from keirin import _backwards, _deciding, _draws, _ranks, _recurrent
 from keirin._aten import AtenProgram
 from keirin._double import Double, Rounded
 from keirin._errors import Error, NotCaptured
@@ -45,6 +45,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple
     rewrite_bags(joint)
     rewrite_counted(joint)
     forget_running(joint)
+    _backwards.rewrite_answers(joint, kwargs["num_fwd_outputs"])
     keep_casts(joint)
     lay_out_gradients(joint, kwargs["num_fwd_outputs"])
     other = copied(joint)
@@ -176,7 +177,7 @@ class Step:
         self._device = device_of(examples)
         self._ambient = self._state_of()
         rewrite_pools(gm)
-        traced = _recurrent.as_operators(gm)
+        traced = _backwards.as_operators(_recurrent.as_operators(gm))
         if not self._captured_channels_last(traced, examples, memory_budget):
             self._capture(traced, examples, memory_budget)
 
@@ -303,6 +304,8 @@ class Step:
                     self._fast = self._compiled
         except NotCaptured as reason:
             self._note(str(reason))
+        except Error as error:
+            self._note(error.in_a_line())
         except Exception as error:  # a call is answered whatever happens here
             self._note(f"{type(error).__name__}: {error}".split("\n")[0])
             log.debug("the decision of %s failed", self.name, exc_info=True)

@@ -307,6 +307,47 @@ class Dicts(torch.nn.Module):
         return {"double": batch["a"] * 2 + 1, "same": batch["a"], "both": [batch["a"] + batch["b"], (batch["b"].relu(),)]}
 
 
+def test_what_a_step_makes_once_is_not_handed_out():
+    """Eager makes a range of its own for each call, and who gets it may write it."""
+    def ranges_of(x):
+        counted = torch.arange(4)
+        return x * 2, counted, torch.arange(6).view(2, 3), counted.unsqueeze(0)
+    fast = compiled(ranges_of)
+    x = torch.randn(4)
+    with torch.no_grad():
+        for _ in range(4):
+            found = fast(x)
+            for mine, own in zip(found, ranges_of(x)):
+                assert torch.equal(mine, own)
+            found[1].fill_(7), found[2].fill_(8)
+        assert answered() == 3, keirin.explain()
+
+
+def test_what_takes_no_tensor_is_compiled():
+    """A mask, which models make of sizes alone and Dynamo finds between two graphs."""
+    def mask_of(length):
+        rows, columns = torch.arange(length), torch.arange(8)
+        return (rows[:, None] < columns).float() * -1e9, length
+    fast = compiled(mask_of)
+    with torch.no_grad():
+        for _ in range(4):
+            mask, length = fast(5)
+            assert torch.equal(mask, mask_of(5)[0]) and length == 5
+            mask.fill_(1)  # the caller's
+        assert answered() == 3 and not reasons(), keirin.explain()
+        for length in (6, 7, 6, 7):
+            assert torch.equal(fast(length)[0], mask_of(length)[0])
+
+
+def test_numbers_drawn_of_nothing_are_eagers():
+    fast = compiled(lambda: torch.rand(4, 3) * 2 + 1)
+    found = []
+    for call in (fast, lambda: torch.rand(4, 3) * 2 + 1):
+        torch.manual_seed(1)
+        found.append([call() for _ in range(4)])
+    assert all(map(torch.equal, *found)), keirin.explain()
+
+
 def test_dicts_in_and_out_and_an_input_that_is_returned():
     model = Dicts()
     fast = compiled(model)

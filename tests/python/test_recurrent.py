@@ -8,7 +8,7 @@ from torch import nn
 
 import keirin
 from conftest import compiled
-from keirin import _recurrent
+from keirin import _backwards, _recurrent
 from of_training import answered, steps
 
 
@@ -69,7 +69,7 @@ def test_it_is_one_step_with_eagers_gradients(kind, words):
 def test_what_eager_answers_in_one_memory_is_told_apart():
     whole = torch.randn(4, 3)
     found, wanted = [whole[:2], whole[2:], whole.t()], [torch.empty(2, 3), torch.empty(2, 3), torch.empty(3, 4)]
-    out = _recurrent._placed(found, wanted)
+    out = _backwards.placed(found, wanted)
     for a, b, like in zip(out, found, wanted, strict=True):
         assert torch.equal(a, b) and a.stride() == like.stride()
     assert len({each.untyped_storage().data_ptr() for each in out}) == 3

@@ -232,6 +232,26 @@ def test_a_weight_written_between_forward_and_backward_is_refused_as_eager_does(
         out.backward()
 
 
+@pytest.mark.parametrize("view", (False, True))
+def test_a_result_written_before_the_backward_is_refused_as_eager_does(view):
+    """What tanh keeps for its backward is what it answered."""
+    def answer_of(x, w):
+        y = torch.tanh(x @ w)
+        return y.view(-1) if view else y
+    x, w = torch.randn(4, 5, requires_grad=True), torch.randn(5, 3, requires_grad=True)
+    fast = compiled(answer_of)
+    fast(x, w).sum().backward()
+    for call in (answer_of, fast):
+        y = call(x, w)
+        with torch.no_grad():
+            y.mul_(3)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+    y = fast(x, w)
+    y.sum().backward()  # nobody wrote that one
+    assert answered() == 2, keirin.explain()
+
+
 def test_sizes_that_change(mlp):
     fast = torch.compile(mlp, backend="keirin", dynamic=True, options=NOW)
     for batch in (4, 9, 4, 9, 5):
