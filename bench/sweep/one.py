@@ -71,30 +71,42 @@ def unrounded(device: str, call: Callable[[], Any]) -> Any:
         return call()
 
 
+def extent(values: torch.Tensor) -> float:
+    """The largest of them by its amount; 0 of none, as the gradient of a weight that has no elements (DINOv3's register tokens)."""
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
 def far(mine: list[torch.Tensor], eager: list[torch.Tensor], wide: list[torch.Tensor] | None, names: list[str]) -> str:
     """What is not right, in words; empty: all is. Without `wide` the answer has to be eager's but for roundings."""
     if len(mine) != len(eager):
         return f"{len(mine)} tensors where eager returns {len(eager)}"
     truth = wide if wide is not None and [each.shape for each in wide] == [each.shape for each in eager] else eager
-    largest = max((float(each.abs().max()) for each in truth), default=0.0)
+    largest = max(map(extent, truth), default=0.0)
     errors = []
     for a, b, its, name in zip(mine, eager, truth, names):
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"{name} is {a.dtype} {list(a.shape)} where eager's is {b.dtype} {list(b.shape)}"
         if bool((torch.isnan(a) != torch.isnan(b)).any()):
             return f"{name} has NaNs elsewhere than eager's"
-        scale = max(float(its.nan_to_num(0, 0, 0).abs().max()), 1e-3 * largest, 1e-30)
-        errors.append(
-            (float((a.double() - its).abs().nan_to_num(0).max()) / scale, float((b.double() - its).abs().nan_to_num(0).max()) / scale, name)
-        )
+        scale = max(extent(its.nan_to_num(0, 0, 0)), 1e-3 * largest, 1e-30)
+        errors.append((extent((a.double() - its).nan_to_num(0)) / scale, extent((b.double() - its).nan_to_num(0)) / scale, name))
     usual = max((own for _, own, _ in errors), default=0.0)
     wrong = [f"{name}: {error:.2e}, eager's {own:.2e}" for error, own, name in errors if error > 4 * max(own, usual) + 1e-4]
     return "; ".join(wrong[:3])
 
 
-def graphs_of(known: set[Any], device: str) -> tuple[list[tuple[int, int]], int, list[str]]:
-    """By program its nodes and those compiled, (0, 0) where nothing was decided; calls that were answered; why something is eager."""
-    counts: list[tuple[int, int]] = []
+# Of a graph, by program: its nodes and those compiled, None where nothing was decided.
+Counts = list[tuple[int, int] | None]
+
+
+def is_decided(programs: Counts) -> bool:
+    """A step whose one half was not decided is eager's as a whole."""
+    return None not in programs
+
+
+def graphs_of(known: set[Any], device: str) -> tuple[list[Counts], int, list[str]]:
+    """What was decided of each; calls that were answered; why something is eager."""
+    counts: list[Counts] = []
     answered = 0
     reasons: list[str] = []
     for graph in _dynamo.graphs():
@@ -106,15 +118,16 @@ def graphs_of(known: set[Any], device: str) -> tuple[list[tuple[int, int]], int,
         if isinstance(graph, _training.SizedSteps):
             continue
         models = (
-            [half.model for half in (graph.forward, graph.backward) if half.handle is not None]
+            [half.model if half.handle is not None else None for half in (graph.forward, graph.backward)]
             if isinstance(graph, _training.Step)
             else [graph._bindings[-1].model]
         )
         answered += graph.answered if isinstance(graph, _training.Step) else graph._handle.answered
         reasons += graph._notes if isinstance(graph, _training.Step) else graph._bindings[-1].reasons
+        counts.append([])
         for model in models:
-            rows = json.loads(model.report_json())
-            counts.append((rows[-1]["nodes"], rows[-1]["nodes_compiled"]) if rows else (0, 0))
+            rows = json.loads(model.report_json()) if model is not None else []
+            counts[-1].append((rows[-1]["nodes"], rows[-1]["nodes_compiled"]) if rows else None)
             if rows:
                 reasons += [f"{step['name']}: {step['note']}" for step in rows[-1]["steps"] if step.get("reason") == "opaque"]
                 reasons += [f"as a whole: {each}" for each in rows[-1]["reasons"] if "as a whole" in each]
@@ -177,7 +190,7 @@ def compiled_by(model: torch.nn.Module, options: dict[str, Any] | None) -> Calla
 
 def row_of(answers: Callable[[dict[str, Any] | None], Any], wide: list[torch.Tensor] | None, device: str) -> dict[str, Any]:
     why: list[str] = []
-    first: list[tuple[int, int]] = []
+    first: list[Counts] = []
     for options in forced_on(device):
         torch.compiler.reset()
         known = set(_dynamo.graphs())
@@ -185,7 +198,7 @@ def row_of(answers: Callable[[dict[str, Any] | None], Any], wide: list[torch.Ten
         wrong = far(mine, eager, wide, names)
         counts, answered, reasons = graphs_of(known, device)
         if len(first) == len(counts):  # another plan answers for the graphs that have none of all; the others are what they were
-            counts = [before if before[0] else now for before, now in zip(first, counts)]
+            counts = [before if is_decided(before) else now for before, now in zip(first, counts)]
         first = counts
         if wrong:  # a module may say something else while it is traced
             torch.compiler.reset()
@@ -197,8 +210,8 @@ def row_of(answers: Callable[[dict[str, Any] | None], Any], wide: list[torch.Ten
             "runs": True,
             "verified": not wrong,
             "wrong": wrong,
-            "nodes": sum(nodes for nodes, _ in counts),
-            "nodes_compiled": sum(compiled for _, compiled in counts),
+            "nodes": sum(program[0] for programs in counts for program in programs if program),
+            "nodes_compiled": sum(program[1] for programs in counts if is_decided(programs) for program in programs if program),
             "answered": answered,
             "reasons": reasons + why,
         }
