@@ -461,7 +461,8 @@ Status measure(const Arguments& a, Runtime& runtime, const Options& options) {
       static_cast<unsigned long long>(last.entered), static_cast<unsigned long long>(last.let_go),
       session->reports().front().kernels_generated,
       static_cast<unsigned long long>(last.kernels_generated), static_cast<unsigned long long>(compiles_on_requests()));
-  std::printf("kinds of sizes whose graphs are known: %llu\n", static_cast<unsigned long long>(last.learned));
+  std::printf("plans made at once: %llu, %.2f ms (median of the last); kinds of sizes whose graphs are known: %llu\n",
+              static_cast<unsigned long long>(last.at_once), last.at_once_ms, static_cast<unsigned long long>(last.learned));
   for (const std::string& why : last.not_learned) std::printf("  graphs are captured size by size: %s\n", why.c_str());
   for (const auto& [why, times] : last.left_to_eager)
     std::printf("  calls left to eager: %llu, %s\n", static_cast<unsigned long long>(times), why.c_str());

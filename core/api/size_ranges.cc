@@ -498,6 +498,7 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   out.enter_seconds = enter_seconds_;
   out.kernels_generated = kernels_generated_;
   out.let_go = let_go_;
+  out.at_once_ms = of_what_is_there_.ms();
   out.learned = learned_;
   out.not_learned.assign(not_learned_.begin(), not_learned_.end());
   return out;

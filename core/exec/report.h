@@ -83,6 +83,7 @@ struct RangesReport {
   std::vector<CheckedReport> checked;
   uint64_t entered = 0;           // sizes that a plan was made for, by the choice of their range
   uint64_t at_once = 0;           // of them, those whose plan was made of what was there
+  double at_once_ms = 0;          // what that took, the median of the last ones; 0: not known
   uint64_t kernels_generated = 0; // while it was
   std::vector<std::pair<std::string, double>> enter_seconds;  // by stage, of all of them
   std::vector<std::pair<std::string, uint64_t>> left_to_eager;  // why a call of new sizes did not wait for a plan, and how many did not
