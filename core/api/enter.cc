@@ -346,7 +346,9 @@ Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic
   const std::function<Status(const SizeBox&, int)> learn = [&](const SizeBox& in, int times_cut) -> Status {
     KRN_TRY(graphs.find(in, kind, stop));
     const std::vector<SizeBox> pieces = SizedCapture::pieces_of(in, graphs.sizes, graphs.prepared);
-    if (pieces.size() > 1 && times_cut < kMostCuts) {
+    const bool is_one = pieces.size() == 1 && pieces[0].least == in.least && pieces[0].most == in.most;
+    if (!is_one && times_cut < kMostCuts) {
+      if (pieces.empty()) why = Status(Code::k_unsupported, "the graph has too many structures");
       for (const SizeBox& piece : pieces) KRN_TRY(learn(piece, times_cut + 1));
       return {};
     }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMostLearned = 24;  // sizes; two decide what a number follows, the others have to agree
 constexpr size_t kLeastLearned = 8;  // of more than these
-constexpr size_t kMostBoxes = 8;    // of a box, each with a structure of its own
+constexpr size_t kMostBoxes = 8;     // parts of a box, each with a structure of its own
 constexpr int kTries = 16;           // draws for each
 constexpr uint32_t kSeed = 7;
 
@@ -151,7 +151,10 @@ std::vector<SizeBox> SizedCapture::pieces_of(const SizeBox& box, const std::vect
 Result<SizedCapture> SizedCapture::of(SizeBox box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared,
                                       size_t num_weights) {
   const auto unsupported = [](std::string why) { return Status(Code::k_unsupported, std::move(why)); };
-  if (sizes.empty() || sizes.size() != prepared.size()) return unsupported("too few sizes of its kind lie in the range");
+  if (sizes.empty() || sizes.size() != prepared.size()) return unsupported("no graphs to learn of");
+  const std::vector<Sizes> needed = sizes_to_learn(box, kind_of(sizes[0]));
+  const auto lacks = [&](const Sizes& each) { return std::ranges::find(sizes, each) == sizes.end(); };
+  if (needed.empty() || std::ranges::any_of(needed, lacks)) return unsupported("too few sizes of its kind were looked at");
   for (const Prepared* each : prepared)
     if (const std::string where = difference(*prepared[0], *each); !where.empty())
       return unsupported("the graph has another structure at other sizes: " + where);

@@ -4,7 +4,6 @@
 // they made at many places of a box, its corners among them, of which every number has to agree. Internal to core/api.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -23,7 +22,8 @@ class SizedCapture {
   // small, a slice that is all there is where a size is the most. Nothing is said of the sizes between two of them.
   static std::vector<SizeBox> pieces_of(const SizeBox& box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared);
 
-  // Of what was captured and optimised at these sizes, all of one kind, in the box. `unsupported`: why it cannot be said of other sizes.
+  // Of what was captured and optimised at these sizes, all of one kind, in the box: those of sizes_to_learn at least. `unsupported`: why it
+  // cannot be said of other sizes.
   static Result<SizedCapture> of(SizeBox box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared,
                                  size_t num_weights);
 

@@ -13,12 +13,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <mutex>
 #include <numeric>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/end_flag.h"
@@ -103,6 +105,7 @@ class Desk {
     work_ = &work;
     changed_.notify_all();
     changed_.wait(lock, [&] { return !work_; });
+    if (const std::exception_ptr raised = std::exchange(raised_, nullptr)) std::rethrow_exception(raised);
   }
   void serve() {
     std::unique_lock lock(mutex_);
@@ -110,8 +113,14 @@ class Desk {
       changed_.wait(lock, [&] { return work_ || over_; });
       if (!work_) return;
       lock.unlock();
-      (*work_)();
+      std::exception_ptr raised;
+      try {
+        (*work_)();
+      } catch (...) {
+        raised = std::current_exception();
+      }
       lock.lock();
+      raised_ = raised;
       work_ = nullptr;
       changed_.notify_all();
     }
@@ -126,6 +135,7 @@ class Desk {
   std::mutex mutex_;
   std::condition_variable changed_;
   const std::function<void()>* work_ = nullptr;
+  std::exception_ptr raised_;  // by the work, for who asked
   bool over_ = false;
 };
 
@@ -190,6 +200,7 @@ void give_back_memory() {
 void run_in_background(const std::function<void()>& work) {
   const GiveWay how = processor_to_spare() ? GiveWay::kToAll : GiveWay::kButForAShare;
   Desk desk;
+  std::exception_ptr raised;
   std::thread thread;
   try {
     thread = std::thread([&, flag = end_flag(), answers = answers_request()] {
@@ -197,7 +208,11 @@ void run_in_background(const std::function<void()>& work) {
       t_desk = &desk;
       end_when(flag);
       give_way(how);
-      work();
+      try {
+        work();
+      } catch (...) {  // memory that ran out: for who waits, and not the end of the process
+        raised = std::current_exception();
+      }
       leave_memory();
       desk.close();
     });
@@ -206,6 +221,7 @@ void run_in_background(const std::function<void()>& work) {
   }
   desk.serve();
   thread.join();
+  if (raised) std::rethrow_exception(raised);
 }
 
 bool processors_are_idle() {

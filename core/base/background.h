@@ -30,7 +30,7 @@ void give_back_memory();
 void leave_memory();
 
 // Runs `work` on a thread of its own that gives way: to all if a fifth of a processor is idle, else but for a share. To know that it looks
-// for up to a second, once in five. Waits for it.
+// for up to a second, once in five. Waits for it, and raises what it raises.
 void run_in_background(const std::function<void()>& work);
 // Runs `work` on the thread that waits for this one's background work, else here: for what outlives that work and serves calls, and
 // would inherit how this thread gives way.

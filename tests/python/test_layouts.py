@@ -247,3 +247,30 @@ def test_a_bias_of_attention_is_read_as_its_kernel_wants_it(length, turned):
     fast = compiled(model)
     same_within_eagers_error(model, fast, (torch.randn(2, length, 32),))
     assert answered() and not notes(), keirin.explain()
+
+
+class Pooled(nn.Module):
+    """What a mean of neighbours has beyond its middle, as PoolFormer mixes places: over a whole image its gradients cancel."""
+
+    def __init__(self):
+        super().__init__()
+        self.places, self.norm, self.pool = nn.Conv2d(3, 8, 2, 2), nn.GroupNorm(1, 8), nn.AvgPool2d(3, 1, 1, count_include_pad=False)
+        self.scale = nn.Parameter(1e-2 * torch.ones(8))
+
+    def forward(self, x):
+        image = self.places(x)
+        rows = self.norm(image)
+        return image + self.scale[:, None, None] * (self.pool(rows) - rows)
+
+
+@pytest.mark.parametrize("side", [4, 6, 16])
+def test_gradients_of_a_mean_of_neighbours_cancel_as_eagers_do(side, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = Pooled().train()
+    fast = compiled(model)
+    x = torch.randn(2, 3, side, side)
+    same_within_eagers_error(model, fast, (x,))
+    _, mine = gradients(fast, model, (x,))
+    largest = max(each.abs().max() for each in mine.values())
+    assert mine["norm.bias"].abs().max() <= 1e-5 * largest, "what the pool takes of one place it gives to others"
+    assert answered() and not notes(), keirin.explain()

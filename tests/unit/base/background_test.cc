@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -48,6 +50,22 @@ TEST(Background, WhatOutlivesItIsStartedByTheOneWhoWaits) {
 }
 
 // Every processor taken: a thread that gives way to all would wait until they are done.
+// Memory runs out wherever it is asked for: the process that serves goes on.
+TEST(Background, WhatItRaisesReachesTheOneWhoWaits) {
+  EXPECT_THROW(run_in_background([] { throw std::bad_alloc(); }), std::bad_alloc);
+  EXPECT_THROW((void)in_background([]() -> int { throw std::runtime_error("there"); }), std::runtime_error);
+  bool caught = false;
+  run_in_background([&] {
+    try {
+      run_in_foreground([] { throw std::bad_alloc(); });
+    } catch (const std::bad_alloc&) {
+      caught = true;
+    }
+  });
+  EXPECT_TRUE(caught);
+  EXPECT_EQ(in_background([] { return 7; }), 7) << "and others after it";
+}
+
 TEST(Background, HasAShareWhereCallsLeaveNothing) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> calls;
