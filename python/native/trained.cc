@@ -46,13 +46,6 @@ at::Tensor own(const at::Tensor& tensor) {
   return at::Tensor(tensor.getIntrusivePtr()->shallow_copy_and_detach(/*version_counter=*/0, /*allow_tensor_metadata_change=*/true));
 }
 
-// Has it count with the one of `others` in whose memory it lies, or join them.
-void share_version(const at::Tensor& tensor, variable_list& others) {
-  const auto same = std::ranges::find_if(others, [&](const at::Tensor& other) { return other.is_alias_of(tensor); });
-  if (same == others.end()) return others.push_back(tensor);
-  tensor.unsafeGetTensorImpl()->set_version_counter(same->unsafeGetTensorImpl()->version_counter());
-}
-
 // Buffers are many and small, the statistics of a norm: those of one dtype are written by one launch.
 void write(const TrainedLayout& layout, at::TensorList arguments, const variable_list& results) {
   std::map<at::ScalarType, std::pair<variable_list, variable_list>> by_dtype;
@@ -191,7 +184,7 @@ variable_list HalfCall::call(const variable_list& inputs) const {
   if (model->session().is_decided(refs)) {
     Result<std::vector<TensorRef>> answer = model->session().call(refs);
     if (answer.ok()) {
-      variable_list out, shared;
+      variable_list out;
       for (const Output& output : outputs) {
         out.emplace_back(output.kind == Output::kArgument ? inputs[output.index] : at::Tensor());
         if (output.kind != Output::kTensor || !(*answer)[output.index]) continue;
@@ -199,8 +192,10 @@ variable_list HalfCall::call(const variable_list& inputs) const {
         // nobody else has that tensor.
         const at::Tensor& tensor = to_at((*answer)[output.index]);
         out.back() = own(tensor);
-        // What is kept for the backward in memory that the caller gets, too, is refused there once that was written, as eager refuses it.
-        if (!tensor.is_inference() && !tensor.unsafeGetTensorImpl()->version_counter().unique()) share_version(out.back(), shared);
+        // What is kept for the backward in memory that the caller has, too, of a result or of an argument, is refused there once that was
+        // written, as eager refuses it: they count as one (TensorServices::view).
+        const c10::VariableVersion& version = tensor.unsafeGetTensorImpl()->version_counter();
+        if (!tensor.is_inference() && !version.unique()) out.back().unsafeGetTensorImpl()->set_version_counter(version);
       }
       return out;
     }

@@ -252,6 +252,26 @@ def test_a_result_written_before_the_backward_is_refused_as_eager_does(view):
     assert answered() == 2, keirin.explain()
 
 
+@pytest.mark.parametrize("is_result", (False, True))
+def test_an_argument_written_before_the_backward_is_refused_as_eager_does(is_result):
+    """What a product keeps of its operand for the other's gradient is a view of it."""
+    def answer_of(x, w):
+        y = torch.tanh(x @ w)
+        return (x, y) if is_result else y
+    x, w = torch.randn(4, 5), torch.randn(5, 3, requires_grad=True)
+    fast = compiled(answer_of)
+    last = (lambda out: out[1]) if is_result else (lambda out: out)
+    last(fast(x, w)).sum().backward()
+    for call in (answer_of, fast):
+        given = x.clone()
+        out = call(given, w)
+        (out[0] if is_result else given).mul_(3)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            last(out).sum().backward()
+    last(fast(x, w)).sum().backward()
+    assert answered() == 2, keirin.explain()
+
+
 def test_sizes_that_change(mlp):
     fast = torch.compile(mlp, backend="keirin", dynamic=True, options=NOW)
     for batch in (4, 9, 4, 9, 5):
