@@ -279,7 +279,6 @@ std::vector<std::string> count_refusals(const Prepared& prepared, const std::vec
 Dims row_major_order(const Dims& sizes, const Dims& strides) {
   Dims order(sizes.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  // An axis of size 1 leads nowhere, whatever its stride: it stays where it is among those of equal strides.
   std::ranges::stable_sort(order, std::greater(), [&](int64_t d) { return strides[static_cast<size_t>(d)]; });
   Dims ordered_sizes, ordered_strides;
   for (const int64_t d : order) {

@@ -353,11 +353,11 @@ Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic
       return {};
     }
     Result<SizedCapture> learned = SizedCapture::of(in, graphs.sizes, graphs.prepared, session.weights.size());
-    any |= learned.ok();
     if (!learned.ok()) {
       why = learned.status();
       return {};
     }
+    any = true;
     const std::lock_guard lock(session.compile_mutex);
     session.learned.push_back(std::make_shared<const SizedCapture>(std::move(*learned)));
     return {};

@@ -220,7 +220,7 @@ Status verify_set(Deciding& d, int set, const Tensors& inputs, const std::vector
       candidate.report.note = "set " + std::to_string(set) + ": " + judgement.reason;
       if (candidate.is_plan())
         candidate.report.note += keep_wrong(d.session, d.prepared->captured.graph, d.prepared->constants, candidate.report.name, inputs,
-                                               judgement.reason);
+                                            judgement.reason);
     }
     d.candidates[0].report.max_error = d.candidates[0].report.eager_error =
         std::max(d.candidates[0].report.eager_error, judgement.eager_error);

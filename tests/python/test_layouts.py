@@ -189,7 +189,7 @@ class Volume(nn.Module):
         self.first, self.pool = nn.Conv3d(2, 4, 3, padding=1), nn.AdaptiveAvgPool3d(1)
 
     def forward(self, x):
-        return self.pool(torch.tanh(self.first(x))).flatten(1)
+        return self.pool(torch.tanh(self.first(x)).contiguous(memory_format=torch.channels_last_3d)).flatten(1)
 
 
 @pytest.mark.parametrize("make, shape", [(lambda: Sequence(nn.AdaptiveAvgPool1d(1)), (2, 3, 8, 6)),

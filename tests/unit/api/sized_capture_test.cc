@@ -123,6 +123,8 @@ TEST(SizedCapture, IsInPiecesWhereStructuresDiffer) {
     for (const Prepared& each : graphs) prepared.push_back(&each);
     const std::vector<SizeBox> out = SizedCapture::pieces_of(box, sizes, prepared);
     EXPECT_EQ(SizedCapture::of(box, sizes, prepared, loaded.weights.size()).ok(), out.size() == 1);
+    const auto few = SizedCapture::of(box, {sizes[0], sizes[1]}, {prepared[0], prepared[1]}, loaded.weights.size());
+    EXPECT_FALSE(few.ok()) << "two sizes fit any line";
     return out;
   };
   const auto one = pieces([](const Sizes&) { return false; });
