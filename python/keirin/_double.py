@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A half of a training step in 64-bit floats: what its gradients are measured against, and how far roundings move them."""
+"""A training step in 64-bit floats: what its gradients are measured against, and how far roundings move them."""
 from __future__ import annotations
 
 import operator
@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._higher_order_ops.wrap import TagActivationCheckpoint
+from torch.amp import autocast_mode
 
 
 class Double(torch.fx.Interpreter):
-    """Runs a half in 64-bit floats, whatever it says: what a gradient is measured against."""
+    """Runs a graph in 64-bit floats, whatever it says."""
 
     @staticmethod
     def widened(value: Any) -> Any:
@@ -23,14 +25,14 @@ class Double(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        if n.op == "call_function" and "_cudnn_attention" in n.target.__name__:  # takes what it is given for 16 bits wide
+        if "_cudnn_attention" in getattr(n.target, "__name__", ""):  # takes what it is given for 16 bits wide
             return self._run_in_own_dtype(n)
         try:
             return super().run_node(n)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
-            if n.op != "call_function":
+            if n.op != "call_function" or not isinstance(n.target, torch._ops.OpOverload):
                 raise
             return self._run_in_own_dtype(n)  # some kernels of a GPU know narrow floats alone (attention's backward)
 
@@ -42,6 +44,34 @@ class Double(torch.fx.Interpreter):
         value, own = self.env[node], node.meta.get("val")
         narrow = isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and value.is_floating_point()
         return value.to(own.dtype) if narrow else value
+
+
+class DoubleModule(Double):
+    """Dynamo's graph of what the user wrote, before any capture: autograd differentiates what it answers. Raises what it cannot widen."""
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.widened(super().get_attr(target, args, kwargs))
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in (autocast_mode._enter_autocast, autocast_mode._exit_autocast):
+            return None
+        if isinstance(target, TagActivationCheckpoint):  # computed again or not, it is the same
+            return DoubleModule(args[0]).run(*args[1:])
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            raise NotImplementedError(f"{target} in 64-bit floats")
+        return self._wide(super().call_function(target, args, kwargs))
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in ("half", "bfloat16", "float"):
+            return args[0].double()
+        args, kwargs = torch.utils._pytree.tree_map(self.widened, (args, kwargs))
+        return self._wide(super().call_method(target, args, kwargs))
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError(f"the module {target} in 64-bit floats")
+
+    def _wide(self, results: Any) -> Any:
+        return torch.utils._pytree.tree_map(self.widened, results)
 
 
 class Rounded(Double):

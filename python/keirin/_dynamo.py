@@ -29,6 +29,7 @@ from keirin._errors import Error, NotCaptured, invalid_input
 from keirin._inputs import check_tensors, device_of
 from keirin._library import device_word, native, words_of
 from keirin._lowered import lowered
+from keirin._rewrites import say_default_device
 
 log = logging.getLogger("keirin")
 _numbers = itertools.count()
@@ -429,6 +430,7 @@ def backend(gm: torch.fx.GraphModule, example_inputs: list[Any], *, mode: str | 
         options.setdefault("mode", {"max-autotune-no-cudagraphs": "max-autotune"}.get(mode, mode))
     native.check_options(words_of(options))
     _LazyGraphModule.force_recompile(gm)  # its forward is called as it is
+    say_default_device(gm)
     if torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs):
         return _step(gm, example_inputs, when, memory_budget, options)
     if _updates.is_update(gm):

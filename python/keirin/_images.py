@@ -123,6 +123,47 @@ def _max_pool(dtype: torch.dtype, x: torch.Tensor, kernel_size: Any, stride: Any
     return _MaxPool.apply(x, _pair(kernel_size), _pair(stride or kernel_size), _pair(padding))
 
 
+class _AvgPool(torch.autograd.Function):
+    """A mean of windows. The backward gathers as a max pool's does, an axis at a time: LibTorch's kernel for images that lie channels-last
+    takes other windows than the forward where there is padding (pytorch/pytorch#188344)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, *window: Any) -> torch.Tensor:
+        ctx.sizes, ctx.window = x.shape[2:], window
+        return F.avg_pool2d(x, *window)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        kernel, stride, padding, _, counts_padding, divisor = ctx.window
+        total = _wide(gradient)
+        for axis, (size, width, step, before) in enumerate(zip(ctx.sizes, kernel, stride, padding), 2):
+            out = gradient.shape[axis]
+            # Windows by their number: where each begins, and how many of its elements count. Numbers are floats, exact here.
+            begin = torch.arange(out, device=gradient.device, dtype=torch.float32) * step - before
+            end = (begin + width).clamp(max=size + before)
+            if not divisor:
+                count = end - begin if counts_padding else end.clamp(max=size) - begin.clamp(min=0)
+                total = total / count.view(-1, *[1] * (3 - axis))
+            at = torch.arange(size, device=gradient.device, dtype=torch.float32) + before
+            inside = None
+            for back in range(min(-(-width // step), out)):
+                window = (((at + 0.5) * (1 / step)).floor().clamp(max=out - 1) - back)
+                offset = at - window * step
+                is_in = ((window >= 0) & (offset < width)).view(-1, *[1] * (3 - axis))
+                part = torch.where(is_in, total.index_select(axis, window.clamp(min=0).to(torch.int32)), 0.0)
+                inside = part if inside is None else inside + part
+            total = inside
+        if divisor:
+            total = total / divisor
+        return total.to(gradient.dtype).contiguous(memory_format=torch.channels_last), *[None] * len(ctx.window)
+
+
+def _avg_pool(dtype: torch.dtype, x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
+              count_include_pad: bool = True, divisor_override: int | None = None) -> torch.Tensor:
+    kernel = _pair(kernel_size)
+    return _AvgPool.apply(x, kernel, _pair(stride or kernel), _pair(padding), ceil_mode, count_include_pad, divisor_override)
+
+
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
@@ -138,6 +179,8 @@ def own_of(node: torch.fx.Node, result: torch.Tensor) -> Callable[..., torch.Ten
         return None
     if node.target in _GROUP_NORMS:
         return _group_norm
+    if node.target is F.avg_pool2d and result.is_floating_point():
+        return _avg_pool
     if node.target not in _MAX_POOLS or not result.is_floating_point():
         return None
     words = dict(zip(("kernel_size", "stride", "padding", "dilation", "ceil_mode"), node.args[1:])) | node.kwargs

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 import torch.fx
 import torch.nn.functional as F
+from torch._dynamo.variables.torch_function import torch_function_mode_stack_state_mgr
 from torch.utils import _pytree as pytree
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils.checkpoint import CheckpointPolicy
 
 from keirin._draws import draws_numbers, dropped_by
@@ -41,6 +43,31 @@ class _Writer:
             answer = target(*values[0], **values[1])
         node.meta = {**self._at.meta, "val": answer}
         return node
+
+
+def say_default_device(gm: torch.fx.GraphModule) -> None:
+    """In Dynamo's graph, in place: what is made without a device (a range) is made where the caller's default is. Neither Dynamo's backends
+    nor another thread have that default: a mode of torch functions, which Dynamo puts away while they run."""
+    contexts = [mode for mode in getattr(torch_function_mode_stack_state_mgr, "stack", []) if isinstance(mode, DeviceContext)]
+    if contexts:
+        device = contexts[-1].device
+    elif (device := torch.get_default_device()) == torch.device("cpu"):
+        return
+    for part in gm.modules():
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        moved: set[torch.fx.Node] = set()
+        for node in part.graph.nodes:
+            is_made = node.op == "call_function" and node.target in _device_constructors() and node.kwargs.get("device") is None
+            if is_made:
+                node.kwargs = {**node.kwargs, "device": device}
+            fake = node.meta.get("example_value")
+            follows = node.target not in ("to", "cpu") and not moved.isdisjoint(node.all_input_nodes)
+            # By Dynamo's own account it, and what is made of it, is the processor's.
+            if isinstance(fake, torch.Tensor) and (is_made or follows):
+                node.meta["example_value"] = fake.to(device)
+                moved.add(node)
+        part.recompile()
 
 
 _POOLS = {F.adaptive_avg_pool1d: 1, F.adaptive_avg_pool2d: 2, torch._C._nn.adaptive_avg_pool2d: 2, F.adaptive_avg_pool3d: 3,

@@ -9,10 +9,11 @@ optimiser may write them between two calls and nothing is stale.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import operator
 import threading
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 import torch._functorch.config as functorch_config
@@ -25,7 +26,7 @@ from torch._guards import TracingContext
 
 from keirin import _backwards, _deciding, _draws, _ranks, _recurrent
 from keirin._aten import AtenProgram
-from keirin._double import Double, Rounded
+from keirin._double import Double, DoubleModule, Rounded
 from keirin._errors import Error, NotCaptured
 from keirin._inputs import check_tensors, device_of
 from keirin._layouts import in_channels_last, lay_out_gradients
@@ -74,6 +75,7 @@ class Half:
         self.plain = plain_of(gm)
         self.inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.callable: Callable[..., Any] = self.plain.forward
+        self.how: How | None = None  # what runs it while a step is judged
         self.handle: Any = None
         self.must_vary = 0  # how many of the first results
         self.follows = False  # inputs are what the other half made of its own: logarithms of sums of its products
@@ -92,7 +94,10 @@ class Half:
     def boxed(self) -> Callable[[list[Any]], list[Any]]:
         """For AOTAutograd: takes its arguments out of the list, so that nobody else holds them."""
         def call(arguments: list[Any]) -> list[Any]:
-            results = self.callable(*arguments, *self.drawn()) if self.draws else self.callable(*arguments)
+            if self.how is not None:
+                results = self.how(self, [*arguments, *self.drawn()])
+            else:
+                results = self.callable(*arguments, *self.drawn()) if self.draws else self.callable(*arguments)
             arguments.clear()
             return list(results)
         call._boxed_call = True  # type: ignore[attr-defined]
@@ -126,7 +131,7 @@ class Half:
     def text(self) -> str:
         if self.handle is None:
             return ""
-        return f"{self.name}: {self.handle.answered} calls answered by the runtime\n{self.model.explain()}{self._decider.text()}"
+        return f"{self.name}:\n{self.model.explain()}{self._decider.text()}"
 
 
 How = Callable[[Half, list[Any]], list[Any]]
@@ -134,10 +139,6 @@ How = Callable[[Half, list[Any]], list[Any]]
 
 def _plain(half: Half, arguments: list[Any]) -> list[Any]:
     return list(half.plain.forward(*arguments))
-
-
-def _compiled(half: Half, arguments: list[Any]) -> list[Any]:
-    return list(half.callable(*arguments))
 
 
 def _in_double(half: Half, arguments: list[Any]) -> list[Any]:
@@ -148,10 +149,27 @@ def _rounded(seed: int, tf32: bool) -> How:
     return lambda half, arguments: list(Rounded(half.plain, seed, tf32).run(*[Double.widened(each) for each in arguments]))
 
 
+class Answers(NamedTuple):
+    """Of one call of a step, by any way to run it."""
+
+    names: list[str]
+    values: list[torch.Tensor]  # all it returns and writes, and the gradients
+    tangents: dict[int, torch.Tensor]  # the gradients of its results that these are asked with
+
+    def wide_tangents(self) -> dict[int, torch.Tensor]:
+        return {i: each.double() for i, each in self.tangents.items()}
+
+
 def _copies(args: list[Any]) -> list[Any]:
     """Leaves of their own, laid out alike."""
     return [each.detach().clone(memory_format=torch.preserve_format).requires_grad_(each.requires_grad)
             if isinstance(each, torch.Tensor) else each for each in args]
+
+
+def _wide_copies(args: list[Any]) -> list[Any]:
+    """Leaves in 64-bit floats, with channels first: not all of LibTorch's kernels are right where images lie channels-last."""
+    return [(each.detach().double() if each.is_floating_point() else each.detach()).clone(memory_format=torch.contiguous_format)
+            .requires_grad_(each.requires_grad) if isinstance(each, torch.Tensor) else each for each in args]
 
 
 class Step:
@@ -165,6 +183,7 @@ class Step:
         self._frozen = tuple(i for i, each in enumerate(examples) if isinstance(each, torch.Tensor) and not each.requires_grad)
         self.reason: str | None = None
         self.answered = 0
+        self.referee = ""  # why it was not the module itself; empty: it was
         self.race: dict[str, Any] | None = None
         self._notes: list[str] = []
         self._lock = threading.Lock()
@@ -176,8 +195,9 @@ class Step:
         check_tensors(examples)
         self._device = device_of(examples)
         self._ambient = self._state_of()
-        rewrite_pools(gm)
-        traced = _backwards.as_operators(_recurrent.as_operators(gm))
+        traced = copied(gm)
+        rewrite_pools(traced)
+        traced = _backwards.as_operators(_recurrent.as_operators(traced))
         if not self._captured_channels_last(traced, examples, memory_budget):
             self._capture(traced, examples, memory_budget)
 
@@ -293,12 +313,12 @@ class Step:
 
     def _decide(self, args: list[Any]) -> None:
         try:
-            with self._ambient():
+            with self._ambient(), _no_hooks():
                 drawn = [draw.aside() for draw in self.forward.draws]
 
                 def decide(race: bool) -> bool:
+                    self._decide_halves([*args, *drawn])
                     self._judge(args, drawn)
-                    self._compiled = self._as_node() or self._compiled
                     return not race or self._is_faster(args, drawn)
                 if _ranks.agree(_ranks.name_of(self._gm, args), decide):
                     self._fast = self._compiled
@@ -350,21 +370,14 @@ class Step:
         return native.step_callable(*halves, self._num_arguments, places, returned, differentiable, kept, operands,
                                     _sources(backward.gm, tangents), drawn, _again(self._gm, bool(written), bool(forward.draws)))
 
-    def _through(self, how: How, args: list[Any], tangents: list[Any] | None,
-                 between: Callable[[list[Any]], None] = lambda arguments: None) -> tuple[list[Any], list[Any], list[Any]]:
-        """Both halves by hand: what is returned, the gradients in the order of the forward's inputs, and the tangents that were used."""
-        results = how(self.forward, args)
-        named = dict(zip(self.forward.results, results))
-        arguments: list[Any] = []
-        used: list[Any] = []
-        for node in self.backward.inputs:
-            if node.name in named:
-                arguments.append(named[node.name])
-                continue
-            used.append(tangents[len(used)] if tangents is not None else self._tangent(node.meta["val"], len(used)))
-            arguments.append(used[-1])
-        between(arguments)
-        return results[:self._metadata.num_forward], how(self.backward, arguments), used
+    def _decide_halves(self, arguments: list[Any]) -> None:
+        patient = self._when == "background"
+        with self._bare():
+            self.forward.decide(arguments, patient)
+            kept = dict(zip(self.forward.results, self.forward.callable(*arguments)))
+            tangents = itertools.count()
+            self.backward.decide([kept[node.name] if node.name in kept else self._tangent(node.meta["val"], next(tangents))
+                                  for node in self.backward.inputs], patient)
 
     def _tangent(self, fake: torch.Tensor, seed: int) -> torch.Tensor:
         """As calls bring it: laid out as in what was traced."""
@@ -374,37 +387,95 @@ class Step:
                                                                       device=self._device).copy_(drawn)
 
     def _judge(self, args: list[Any], drawn: list[torch.Tensor]) -> None:
-        """Compiles both halves, and compares all that a step returns and each gradient with 64-bit floats, beside eager's own error."""
-        patient = self._when == "background"
-        arguments = [*args, *drawn]
-        with self._bare():
-            results, gradients, tangents = self._through(_plain, arguments, None)
-            rows = [results + gradients]
-            self.forward.decide(arguments, patient)
-            results, gradients, _ = self._through(_compiled, arguments, tangents, lambda each: self.backward.decide(each, patient))
-            rows.append(results + gradients)
+        """Compares all that the step returns and writes, and each gradient, with 64-bit floats, beside eager's own error.
+
+        Eager and the 64-bit floats are Dynamo's graph, differentiated by autograd: what traced it has no part in what judges it. Where that
+        cannot be, they are what was traced.
+        """
+        traced, self._compiled = self._compiled, self._as_node() or self._compiled
+
+        def by(how: How, given: dict[int, torch.Tensor] | None) -> Answers:
+            copies = _copies(args) if how is _plain else _wide_copies(args)
+            with self._held(drawn, how):
+                return self._answers(traced, copies, given)
+
+        def eager() -> Answers:
+            return self._answers(self._eager.forward, [*_copies(args), *self._factors(drawn)], None)
+
+        def wide(given: dict[int, torch.Tensor]) -> Answers:
+            copies = [*_wide_copies(args), *map(Double.widened, self._factors(drawn))]
+            with torch.autocast(self._device.type, enabled=False):
+                return self._answers(DoubleModule(self._eager).run, copies, given)
+
+        own, referee = None, None
+        if self._eager is None or self.forward.draws_inside or self.backward.draws_inside:
+            self.referee = "it draws random numbers otherwise than inputs could stand for"
+        else:
+            own = eager()
             try:
-                results, gradients, _ = self._through(_in_double, arguments, [Double.widened(each) for each in tangents])
+                referee = wide(own.wide_tangents())
+            except Exception as error:  # an operator that knows no 64-bit floats, or no memory for them
+                self.referee = f"{type(error).__name__}: {error}".split("\n")[0]
+        if referee is None:
+            own = by(_plain, None)
+            try:
+                referee = by(_in_double, own.wide_tangents())
             except Exception as error:
                 self._note(f"each half was judged by itself, the step was not: {type(error).__name__}: {error}".split("\n")[0])
                 return
-            rows.append(results + gradients)
-        names = [f"output {i}" for i in range(len(results))] + [f"the gradient of argument {i}" for i in range(len(gradients))]
-        kept = [i for i, each in enumerate(rows[0]) if isinstance(each, torch.Tensor)]
-        eager, mine, wide = ([row[i] for i in kept] for row in rows)
+        with self._held(drawn):
+            mine = self._answers(self._compiled, _copies(args), own.tangents)
+        exact: list[Answers] = []
 
         def rounded(seed: int, tf32: bool) -> list[torch.Tensor]:
-            with self._bare():
-                results, gradients, _ = self._through(_rounded(seed, tf32), arguments, [Double.widened(each) for each in tangents])
-            row = results + gradients
-            return [row[i] for i in kept]
+            """What roundings do to what was traced, done to the referee's."""
+            if not exact:
+                exact.append(by(_in_double, own.wide_tangents()))
+            moved = by(_rounded(seed, tf32), own.wide_tangents())
+            return [truth + (off - at) if truth.is_floating_point() else truth
+                    for truth, off, at in zip(referee.values, moved.values, exact[0].values)]
 
-        words = words_of(self._half_options())
-        self.judgement = native.judge(wide, eager, mine, [names[i] for i in kept], self._summands(), words, rounded)
+        self.judgement = native.judge(referee.values, own.values, mine.values, own.names, self._summands(),
+                                      words_of(self._half_options()), rounded)
         if not self.judgement["right"]:
             raise NotCaptured("wrong_result: " + self.judgement["reason"])
-        if all(row["vacuous"] for row in self.judgement["outputs"][-len(gradients):]):
+        if all(row["vacuous"] for row, name in zip(self.judgement["outputs"], own.names) if name.startswith("the gradient")):
             raise NotCaptured("all gradients are constant, which shows nothing of what computes them")
+
+    @contextlib.contextmanager
+    def _held(self, drawn: list[torch.Tensor], how: How | None = None) -> Iterator[None]:
+        """Calls of the step that draw nothing, whose halves run so."""
+        self.forward.fixed.drawn = drawn
+        self.forward.how = self.backward.how = how
+        try:
+            yield
+        finally:
+            self.forward.fixed.drawn = self.forward.how = self.backward.how = None
+
+    def _answers(self, call: Callable[..., Any], arguments: list[Any], tangents: dict[int, torch.Tensor] | None) -> Answers:
+        """`arguments`: leaves, which the call may write. `tangents`: by result; None: some for each that has a gradient."""
+        leaves = arguments[:self._num_arguments]
+        wanted = [i for i, each in enumerate(leaves) if isinstance(each, torch.Tensor) and each.requires_grad]
+        results = list(call(*arguments))
+        if tangents is None:
+            tensors = [(i, each) for i, each in enumerate(results) if isinstance(each, torch.Tensor)]
+            tangents = {i: self._tangent(each, i) for i, each in tensors if each.requires_grad}
+        with torch.autocast(self._device.type, enabled=False):
+            gradients = torch.autograd.grad([results[i] for i in tangents], [leaves[i] for i in wanted], list(tangents.values()),
+                                            allow_unused=True)
+        named = {f"output {i}": each for i, each in enumerate(results)}
+        named |= {f"what is written of argument {i}": leaves[i] for i in self._metadata.mutated_inp_runtime_indices}
+        # Laid out as the leaf, as autograd keeps it.
+        named |= {f"the gradient of argument {i}": torch.zeros_like(leaves[i]) if each is None else torch.empty_like(leaves[i]).copy_(each)
+                  for i, each in zip(wanted, gradients)}
+        kept = {name: each.detach() for name, each in named.items() if isinstance(each, torch.Tensor)}
+        return Answers(list(kept), list(kept.values()), tangents)
+
+    def _factors(self, drawn: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What eager's graph takes behind its arguments."""
+        if self._eager in (None, self._gm):
+            return []
+        return [draw.factors(each) for draw, each in zip(self.forward.draws, drawn)]
 
     def _summands(self) -> int:
         """Terms of the longest sum of products."""
@@ -422,7 +493,7 @@ class Step:
         force, limit = self._options.get("force", ""), float(self._options.get("race_seconds", 30))
         if force == "eager" or limit <= 0:
             return force == "compiled"
-        factors = [draw.factors(each) for draw, each in zip(self.forward.draws, drawn)] if self._eager not in (None, self._gm) else []
+        factors = self._factors(drawn)
         eager = self._eager or self._gm
         leaves = _copies(args)
         wanted = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
@@ -445,6 +516,8 @@ class Step:
 
     def text(self) -> str:
         lines = [f"{self.name}, a training step: {self.answered} calls answered by the compiled step\n"]
+        if self.referee:
+            lines.append(f"judged by what was traced, not by the module itself: {self.referee}\n")
         if self.race is not None:
             lines.append(race_text("forward and backward", self.race))
         lines += [f"not compiled: {note}\n" for note in self._notes]
@@ -519,6 +592,11 @@ def _keeps_for_others() -> bool:
     """Whether what is saved for the backward goes through somebody's hooks. A checkpoint compares it with what a second forward saves,
     which must not be another one's: under hooks all calls are eager's."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def _no_hooks() -> contextlib.AbstractContextManager[Any]:
+    """What a decision saves on the caller's thread is not what the caller's hooks are for (a checkpoint counts it)."""
+    return torch.autograd.graph.saved_tensors_hooks(*[lambda each: each] * 2) if _keeps_for_others() else contextlib.nullcontext()
 
 
 class SizedSteps:

@@ -21,11 +21,12 @@ def answered():
 
 
 def notes():
-    return [note for step in steps() for note in step._notes]
+    """Why a step is not compiled, or not judged by the module itself."""
+    return [note for step in steps() for note in (*step._notes, *filter(None, [step.referee]))]
 
 
 def count_slow(monkeypatch):
-    """A list that grows by one whenever a half is run by Python, as it is once each for what eager would say."""
+    """A list that grows by one whenever a half is run by Python."""
     slow, original = [], _training.plain_of
 
     def counted(gm):

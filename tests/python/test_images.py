@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group norms and max pools in training steps: formulas of their own, with eager's results and gradients."""
+"""Images in training steps: norms and pools by formulas of their own, and all else that lies channels-last, with eager's gradients."""
 import copy
 
 import pytest
@@ -110,6 +110,87 @@ def test_max_pools_of_equal_and_special_elements(words):
     torch.testing.assert_close(found, wanted, equal_nan=True, rtol=0, atol=0)
     found.backward(weight), wanted.backward(weight)
     torch.testing.assert_close(mine.grad, own.grad, rtol=1e-6, atol=1e-6)
+
+
+MEANS = [*POOLS, dict(kernel_size=3, stride=1, padding=1, count_include_pad=False),
+         dict(kernel_size=3, stride=2, padding=1, ceil_mode=True),
+         dict(kernel_size=(4, 2), stride=3, padding=(2, 0), ceil_mode=True, count_include_pad=False), dict(kernel_size=(11, 10)),
+         dict(kernel_size=7, stride=1, padding=3), dict(kernel_size=3, stride=2, padding=1, divisor_override=5)]
+
+
+@pytest.mark.parametrize("words", MEANS, ids=str)
+def test_means_of_windows(words):
+    as_eager(Between(nn.AvgPool2d(**words)), torch.randn(2, 3, 11, 10))
+    assert "avg_pool2d_backward" not in calls_of()
+
+
+def _attention(y):
+    heads = y.flatten(2).transpose(1, 2).reshape(2, -1, 3, 4).transpose(1, 2)
+    return y + F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2).transpose(1, 2).reshape(y.shape)
+
+
+def _sampled(y):
+    turned = torch.eye(2, 3, dtype=y.dtype).mul(0.7).expand(2, 2, 3)
+    return F.grid_sample(y, F.affine_grid(turned, (2, 12, 7, 6), False), align_corners=False)
+
+
+OTHERS = {
+    "adaptive mean": nn.AdaptiveAvgPool2d((3, 4)),
+    "adaptive max": nn.AdaptiveMaxPool2d((3, 4)),
+    "norm of windows": nn.LPPool2d(2, 3, 2),
+    "max, dilated": nn.MaxPool2d(3, 2, 1, dilation=2),
+    "max, ceiled": nn.MaxPool2d(3, 2, 1, ceil_mode=True),
+    "nearest": nn.Upsample(scale_factor=2),
+    "nearest to": nn.Upsample((15, 17)),
+    "bilinear": nn.Upsample((15, 17), mode="bilinear"),
+    "bilinear by corners": nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
+    "bicubic": nn.Upsample((15, 17), mode="bicubic"),
+    "smaller": lambda y: F.interpolate(y, (5, 4), mode="bilinear", antialias=True),
+    "area": lambda y: F.interpolate(y, (5, 4), mode="area"),
+    "batch norm": nn.BatchNorm2d(12),
+    "batch norm in use": nn.BatchNorm2d(12).eval(),
+    "instance norm": nn.InstanceNorm2d(12, affine=True),
+    "neighbours": nn.LocalResponseNorm(4),
+    "reflection": nn.ReflectionPad2d(2),
+    "replication": nn.ReplicationPad2d((1, 2, 0, 3)),
+    "zeros around": nn.ZeroPad2d(2),
+    "shuffle": nn.Sequential(nn.PixelShuffle(2), nn.Conv2d(3, 12, 1)),
+    "unshuffle": nn.Sequential(nn.ConstantPad2d((0, 0, 0, 1), 0.5), nn.PixelUnshuffle(2), nn.Conv2d(48, 12, 1)),
+    "channels": nn.ChannelShuffle(3),
+    "one slope each": nn.PReLU(12),
+    "softmax": nn.Softmax2d(),
+    "depthwise": nn.Conv2d(12, 12, 3, 2, 1, groups=12),
+    "groups, dilated": nn.Conv2d(12, 12, 3, padding=2, dilation=2, groups=3),
+    "reflected": nn.Conv2d(12, 12, 3, padding=1, padding_mode="reflect"),
+    "transposed": nn.ConvTranspose2d(12, 12, 3, 2, 1, 1),
+    "gated": nn.Sequential(nn.GLU(1), nn.Conv2d(6, 12, 1)),
+    "roll": lambda y: torch.roll(y, (1, -2), (2, 3)),
+    "flip": lambda y: y.flip(3),
+    "turned": lambda y: torch.rot90(y, 1, (2, 3)),
+    "patches": lambda y: F.fold(F.unfold(y, 3, padding=1), y.shape[2:], 3, padding=1),
+    "sums": lambda y: y.cumsum(2),
+    "mean of rows": lambda y: y - y.mean(3, keepdim=True),
+    "largest channel": lambda y: y - y.amax(1, keepdim=True),
+    "sampled": _sampled,
+    "rows of places": lambda y: y + F.layer_norm(y.flatten(2).transpose(1, 2), (12,)).transpose(1, 2).reshape(y.shape),
+    "attention": _attention,
+}
+
+
+class Does(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def forward(self, x):
+        return self.what(x)
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_is_done_to_images_between_convolutions(what):
+    """LibTorch's own kernels answer most of these, and are not all right wherever images lie: the reference has channels first."""
+    its = OTHERS[what]
+    as_eager(Between(copy.deepcopy(its) if isinstance(its, nn.Module) else Does(its)), torch.randn(2, 3, 11, 10))
 
 
 def test_gradients_of_doubles_are_doubles():

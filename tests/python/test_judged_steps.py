@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which training steps answer: what is waited for, judged and raced."""
+import copy
+
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 import keirin
@@ -28,18 +31,65 @@ def test_the_first_call_does_not_wait_and_halves_are_never_mixed(mlp):
         torch.testing.assert_close(a, b)
 
 
-def test_a_wrong_gradient_is_found_and_eager_answers(mlp, monkeypatch):
-    def wrong(half, arguments):
-        results = list(half.callable(*arguments))
-        if half.name.endswith("backward"):
-            results[0] = results[0] * (1 + 1e-4)
-        return results
-    monkeypatch.setattr(_training, "_compiled", wrong)
+@pytest.mark.parametrize("what, place", [("output 0", 0), ("the gradient of argument 0", 1), ("the gradient of argument 4", 5)])
+def test_what_was_traced_wrong_is_found_and_eager_answers(mlp, monkeypatch, what, place):
+    """Both halves agree with what was traced, in 64-bit floats too: only the module itself tells."""
+    def planted(joint):
+        output = next(node for node in reversed(joint.graph.nodes) if node.op == "output")
+        results = list(output.args[0])
+        with joint.graph.inserting_before(output):
+            wrong = joint.graph.call_function(torch.ops.aten.mul.Scalar, (results[place], 1 + 1e-4))
+        wrong.meta = dict(results[place].meta)
+        results[place] = wrong
+        output.args = (results,)
+        joint.recompile()
+    monkeypatch.setattr(_training, "forget_running", planted)
+    fast = compiled(mlp)
+    x = torch.randn(4, 16, requires_grad=True)
+    for _ in range(2):
+        fast(x).sum().backward()
+    assert answered() == 0 and any(f"wrong_result: {what}" in note for note in notes()), notes()
+
+
+def test_a_module_that_knows_no_doubles_is_judged_by_what_was_traced(mlp, monkeypatch):
+    def knows_none(self, *args):
+        raise RuntimeError("no kernel for Double")
+    monkeypatch.setattr(_training.DoubleModule, "run", knows_none)
     fast = compiled(mlp)
     x = torch.randn(4, 16)
     for _ in range(2):
         fast(x).sum().backward()
-    assert answered() == 0 and any("wrong_result: the gradient of" in note for note in notes()), notes()
+    assert answered() == 1 and notes() == ["RuntimeError: no kernel for Double"]
+    assert "judged by what was traced, not by the module itself: RuntimeError: no kernel for Double" in keirin.explain()
+
+
+class Casts(nn.Module):
+    """Says its dtypes itself, in all ways there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.register_buffer("seen", torch.zeros(16))
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, torch.bfloat16):
+            y = self.first(x)
+        y = y.float() + y.to(torch.float32).type_as(x) + torch.ones(16, dtype=torch.bfloat16, device=x.device).half()
+        y = y.masked_fill(y > 3, torch.finfo(y.dtype).max / 1e37) + torch.full((16,), 0.1, device=x.device)
+        self.seen += y.detach().mean(0)
+        return torch.utils.checkpoint.checkpoint(lambda z: torch.tanh(self.second(z)), y, use_reentrant=False).double()
+
+
+def test_a_module_that_says_its_dtypes_is_judged_by_itself():
+    model = Casts()
+    other = copy.deepcopy(model)
+    fast = compiled(model)
+    x = torch.randn(4, 16)
+    for _ in range(3):
+        fast(x).sum().backward()
+        other(x).sum().backward()
+    assert answered() == 2 and not notes(), notes()
+    torch.testing.assert_close(model.seen, other.seen, rtol=2e-2, atol=2e-2)
 
 
 def test_where_eager_is_faster_eager_answers(mlp):

@@ -105,7 +105,7 @@ def test_autocast_and_a_grad_scaler(monkeypatch):
             scaler.step(optimiser)
             scaler.update()
     assert answered() == 3, keirin.explain()
-    assert len(slow) == 2, "what eager would say, once for each half; the calls are the runtime's"
+    assert not slow, "the calls are the runtime's"
     for a, b in zip(model.parameters(), other.parameters()):
         assert a.dtype == torch.float32
         torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-3)
