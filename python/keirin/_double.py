@@ -32,7 +32,7 @@ class Double(torch.fx.Interpreter):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
-            if n.op != "call_function" or not isinstance(n.target, torch._ops.OpOverload):
+            if n.op != "call_function":
                 raise
             return self._run_in_own_dtype(n)  # some kernels of a GPU know narrow floats alone (attention's backward)
 
@@ -41,7 +41,7 @@ class Double(torch.fx.Interpreter):
         return torch.utils._pytree.tree_map(self.widened, n.target(*args, **kwargs))
 
     def _in_own_dtype(self, node: torch.fx.Node) -> Any:
-        value, own = self.env[node], node.meta.get("val")
+        value, own = self.env[node], node.meta.get("val", node.meta.get("example_value"))
         narrow = isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor) and value.is_floating_point()
         return value.to(own.dtype) if narrow else value
 
@@ -58,7 +58,7 @@ class DoubleModule(Double):
         if isinstance(target, TagActivationCheckpoint):  # computed again or not, it is the same
             return DoubleModule(args[0]).run(*args[1:])
         if isinstance(target, torch._ops.HigherOrderOperator):
-            raise NotImplementedError(f"{target} in 64-bit floats")
+            raise TypeError(f"{target} in 64-bit floats")
         return self._wide(super().call_function(target, args, kwargs))
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -68,7 +68,7 @@ class DoubleModule(Double):
         return self._wide(super().call_method(target, args, kwargs))
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError(f"the module {target} in 64-bit floats")
+        raise TypeError(f"the module {target} in 64-bit floats")
 
     def _wide(self, results: Any) -> Any:
         return torch.utils._pytree.tree_map(self.widened, results)

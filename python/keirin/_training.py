@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 import torch
 import torch._functorch.config as functorch_config
 import torch.fx
+from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.exc import RestartAnalysis
 from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -134,6 +135,10 @@ class Half:
         return f"{self.name}:\n{self.model.explain()}{self._decider.text()}"
 
 
+class WrongResult(NotCaptured):
+    pass
+
+
 How = Callable[[Half, list[Any]], list[Any]]
 
 
@@ -198,7 +203,11 @@ class Step:
         traced = copied(gm)
         rewrite_pools(traced)
         traced = _backwards.as_operators(_recurrent.as_operators(traced))
-        if not self._captured_channels_last(traced, examples, memory_budget):
+        self._moved_back = ""  # why its images do not lie channels-last after all
+        self._as_eagers: Callable[[list[Any]], None] | None = None  # traces it once more, laid out as eager's
+        if self._captured_channels_last(traced, examples, memory_budget):
+            self._as_eagers = lambda args: self._capture(traced, args, memory_budget)
+        else:
             self._capture(traced, examples, memory_budget)
 
     # ---- capture
@@ -314,11 +323,17 @@ class Step:
     def _decide(self, args: list[Any]) -> None:
         try:
             with self._ambient(), _no_hooks():
-                drawn = [draw.aside() for draw in self.forward.draws]
-
                 def decide(race: bool) -> bool:
-                    self._decide_halves([*args, *drawn])
-                    self._judge(args, drawn)
+                    try:
+                        drawn = self._decide_right(args)
+                    except WrongResult as reason:
+                        if self._as_eagers is None:
+                            raise
+                        # Libraries' kernels for images that lie otherwise may round otherwise (TF32), or be wrong.
+                        self._moved_back = str(reason)
+                        with compile_lock, torch._guards.tracing(TracingContext(None)):
+                            self._as_eagers(args)
+                        drawn = self._decide_right(args)
                     return not race or self._is_faster(args, drawn)
                 if _ranks.agree(_ranks.name_of(self._gm, args), decide):
                     self._fast = self._compiled
@@ -369,6 +384,13 @@ class Step:
         drawn = forward.drawn if forward.draws else None
         return native.step_callable(*halves, self._num_arguments, places, returned, differentiable, kept, operands,
                                     _sources(backward.gm, tangents), drawn, _again(self._gm, bool(written), bool(forward.draws)))
+
+    def _decide_right(self, args: list[Any]) -> list[torch.Tensor]:
+        """Compiles both halves and judges the step; the random numbers that it was given. Raises why it is not compiled."""
+        drawn = [draw.aside() for draw in self.forward.draws]
+        self._decide_halves([*args, *drawn])
+        self._judge(args, drawn)
+        return drawn
 
     def _decide_halves(self, arguments: list[Any]) -> None:
         patient = self._when == "background"
@@ -438,7 +460,7 @@ class Step:
         self.judgement = native.judge(referee.values, own.values, mine.values, own.names, self._summands(),
                                       words_of(self._half_options()), rounded)
         if not self.judgement["right"]:
-            raise NotCaptured("wrong_result: " + self.judgement["reason"])
+            raise WrongResult("wrong_result: " + self.judgement["reason"])
         if all(row["vacuous"] for row, name in zip(self.judgement["outputs"], own.names) if name.startswith("the gradient")):
             raise NotCaptured("all gradients are constant, which shows nothing of what computes them")
 
@@ -516,6 +538,8 @@ class Step:
 
     def text(self) -> str:
         lines = [f"{self.name}, a training step: {self.answered} calls answered by the compiled step\n"]
+        if self._moved_back:
+            lines.append(f"laid out as eager's, since with images channels-last: {self._moved_back}\n")
         if self.referee:
             lines.append(f"judged by what was traced, not by the module itself: {self.referee}\n")
         if self.race is not None:

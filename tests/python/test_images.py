@@ -130,7 +130,7 @@ def _attention(y):
 
 
 def _sampled(y):
-    turned = torch.eye(2, 3, dtype=y.dtype).mul(0.7).expand(2, 2, 3)
+    turned = torch.eye(2, 3, dtype=y.dtype, device=y.device).mul(0.7).expand(2, 2, 3)
     return F.grid_sample(y, F.affine_grid(turned, (2, 12, 7, 6), False), align_corners=False)
 
 
@@ -190,7 +190,8 @@ class Does(nn.Module):
 def test_what_is_done_to_images_between_convolutions(what):
     """LibTorch's own kernels answer most of these, and are not all right wherever images lie: the reference has channels first."""
     its = OTHERS[what]
-    as_eager(Between(copy.deepcopy(its) if isinstance(its, nn.Module) else Does(its)), torch.randn(2, 3, 11, 10))
+    its = copy.deepcopy(its).to(PLACE.get("device", "cpu")) if isinstance(its, nn.Module) else Does(its)
+    as_eager(Between(its), torch.randn(2, 3, 11, 10))
 
 
 def test_gradients_of_doubles_are_doubles():

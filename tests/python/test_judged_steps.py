@@ -8,10 +8,10 @@ import torch.utils.checkpoint
 from torch import nn
 
 import keirin
-from conftest import PLACE, compiled
+from conftest import NOW, PLACE, compiled
 from keirin import _training
 from keirin._library import words_of
-from of_training import BACKGROUND, answered, notes, same_within_eagers_error, steps
+from of_training import BACKGROUND, answered, gradients, notes, same_within_eagers_error, steps
 
 
 def test_the_first_call_does_not_wait_and_halves_are_never_mixed(mlp):
@@ -49,6 +49,31 @@ def test_what_was_traced_wrong_is_found_and_eager_answers(mlp, monkeypatch, what
     for _ in range(2):
         fast(x).sum().backward()
     assert answered() == 0 and any(f"wrong_result: {what}" in note for note in notes()), notes()
+
+
+@pytest.mark.parametrize("options", [NOW, BACKGROUND])
+def test_what_is_wrong_channels_last_alone_is_laid_out_as_eagers(options, monkeypatch):
+    """As where a library's kernels for images that lie so are wrong, or round more."""
+    original, asked = _training.in_channels_last, []
+
+    def wrong(gm):
+        other = original(gm)
+        for node in other.graph.nodes:
+            if node.target is torch.conv2d and not asked:
+                with other.graph.inserting_after(node):
+                    asked.append(other.graph.call_function(torch.mul, (node, 1 + 1e-3)))
+                node.replace_all_uses_with(asked[0], lambda user: user is not asked[0])
+        other.recompile()
+        return other
+    monkeypatch.setattr(_training, "in_channels_last", wrong)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    fast, x = torch.compile(model, backend="keirin", options=options), torch.randn(2, 3, 8, 8)
+    gradients(fast, model, (x,))
+    assert keirin.wait(60)
+    same_within_eagers_error(model, fast, (x,))
+    assert asked and answered() == 2 and not notes(), keirin.explain()
+    assert "laid out as eager's, since with images channels-last: wrong_result" in keirin.explain()
 
 
 def test_a_module_that_knows_no_doubles_is_judged_by_what_was_traced(mlp, monkeypatch):
