@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,15 +12,10 @@
 namespace keirin {
 namespace {
 
-using Wide = __int128;
+using sizes::Wide;
 using Sizes = std::vector<int64_t>;
 
-constexpr uint8_t kMostOfOne = 2;       // exponent of a size in a monomial
-constexpr int kMostOfAll = 4;           // sum of exponents, where few sizes are free
-constexpr size_t kFewSizes = 3;
-constexpr int kMostOfMany = 2;
 constexpr double kWholeReals = 9007199254740992;  // 2^53: whole numbers up to it have a double each
-constexpr int64_t kMostNumber = int64_t{1} << 62;
 
 // Calls f with each number of the graph that sizes may decide, an int64_t& or a double&, always in the same order.
 template <class G, class F>
@@ -68,27 +62,8 @@ struct Column {
 };
 
 std::optional<Wide> power_of(const Sizes& sizes, const std::vector<uint8_t>& exponents) {
-  Wide out = 1;
-  for (size_t i = 0; i < sizes.size(); ++i)
-    for (uint8_t k = 0; k < exponents[i]; ++k) {
-      out *= sizes[i];
-      if (out > kMostNumber || out < -kMostNumber) return std::nullopt;
-    }
-  return out;
-}
-
-// All monomials, those of few factors first: what a number follows is the first that fits.
-std::vector<std::vector<uint8_t>> monomials_of(size_t num_sizes) {
-  const int most = num_sizes <= kFewSizes ? kMostOfAll : kMostOfMany;
-  std::vector<std::vector<uint8_t>> out{std::vector<uint8_t>(num_sizes, 0)};
-  for (size_t i = 0; i < num_sizes; ++i)
-    for (size_t k = out.size(); k-- > 0;)
-      for (uint8_t e = 1; e <= kMostOfOne; ++e) {
-        std::vector<uint8_t> with = out[k];
-        with[i] = e;
-        if (std::accumulate(with.begin(), with.end(), 0) <= most) out.push_back(std::move(with));
-      }
-  std::ranges::stable_sort(out, {}, [](const auto& each) { return std::accumulate(each.begin(), each.end(), 0); });
+  Wide out;
+  if (!sizes::power_of(sizes.data(), exponents.data(), sizes.size(), out)) return std::nullopt;
   return out;
 }
 
@@ -101,13 +76,14 @@ class SizedGraph::Finder {
 
   // False: too large.
   bool begin() {
-    out_.monomials_ = monomials_of(sizes_[0].size());
-    powers_.resize(out_.monomials_.size());
-    for (size_t m = 0; m < powers_.size(); ++m)
+    const size_t num_sizes = sizes_[0].size();
+    if (num_sizes > sizes::kMostSizes) return false;
+    sizes::each_monomial(num_sizes, [&](const uint8_t* each) { out_.monomials_.emplace_back(each, each + num_sizes); });
+    for (const std::vector<uint8_t>& monomial : out_.monomials_)
       for (const Sizes& each : sizes_) {
-        const std::optional<Wide> power = power_of(each, out_.monomials_[m]);
+        const std::optional<Wide> power = power_of(each, monomial);
         if (!power) return false;
-        powers_[m].push_back(*power);
+        powers_.push_back(*power);
       }
     return true;
   }
@@ -139,65 +115,16 @@ class SizedGraph::Finder {
   }
 
   std::optional<Place> follows(const std::vector<int64_t>& numbers, As as) {
-    const std::optional<Polynomial> found = polynomial_of(numbers);
-    if (!found) return std::nullopt;
-    auto at = std::ranges::find(out_.polynomials_, *found);
-    if (at == out_.polynomials_.end()) at = out_.polynomials_.insert(at, *found);
+    Polynomial found;
+    if (!sizes::polynomial_of(numbers.data(), numbers.size(), powers_.data(), out_.monomials_.size(), found)) return std::nullopt;
+    auto at = std::ranges::find(out_.polynomials_, found);
+    if (at == out_.polynomials_.end()) at = out_.polynomials_.insert(at, found);
     return Place{0, static_cast<size_t>(at - out_.polynomials_.begin()), as};
-  }
-
-  std::optional<Polynomial> polynomial_of(const std::vector<int64_t>& numbers) const {
-    for (size_t a = 0; a < powers_.size(); ++a)
-      if (const auto found = reduced(numbers[0], 0, powers_[a][0], a, a); found && fits(*found, numbers)) return found;
-    for (size_t a = 0; a < powers_.size(); ++a)
-      for (size_t b = a + 1; b < powers_.size(); ++b)
-        if (const auto found = through(numbers, a, b); found && fits(*found, numbers)) return found;
-    return std::nullopt;
-  }
-
-  // By Cramer's rule, of the first two graphs in which the monomials are not in the same ratio.
-  std::optional<Polynomial> through(const std::vector<int64_t>& numbers, size_t a, size_t b) const {
-    for (size_t k = 1; k < numbers.size(); ++k) {
-      const auto det = [&](Wide p, Wide q, Wide r, Wide s) -> std::optional<Wide> {
-        Wide ps, qr, out;
-        if (__builtin_mul_overflow(p, s, &ps) || __builtin_mul_overflow(q, r, &qr) || __builtin_sub_overflow(ps, qr, &out)) return {};
-        return out;
-      };
-      const auto divisor = det(powers_[a][0], powers_[b][0], powers_[a][k], powers_[b][k]);
-      if (!divisor) return std::nullopt;
-      if (*divisor == 0) continue;
-      const auto first = det(numbers[0], powers_[b][0], numbers[k], powers_[b][k]);
-      const auto second = det(powers_[a][0], numbers[0], powers_[a][k], numbers[k]);
-      if (!first || !second) return std::nullopt;
-      return reduced(*first, *second, *divisor, a, b);
-    }
-    return std::nullopt;
-  }
-
-  static std::optional<Polynomial> reduced(Wide first, Wide second, Wide divisor, size_t a, size_t b) {
-    if (divisor == 0) return std::nullopt;
-    const auto gcd = [](Wide x, Wide y) {
-      x = x < 0 ? -x : x, y = y < 0 ? -y : y;
-      while (y != 0) std::swap(x %= y, y);
-      return x;
-    };
-    Wide by = gcd(gcd(first, second), divisor);
-    if (divisor < 0) by = -by;
-    first /= by, second /= by, divisor /= by;
-    constexpr Wide kMost = int64_t{1} << 31;  // of a coefficient: a program's constants are smaller
-    if (first > kMost || first < -kMost || second > kMost || second < -kMost || divisor > kMost) return std::nullopt;
-    return Polynomial{static_cast<int64_t>(first), static_cast<int64_t>(second), static_cast<int64_t>(divisor), a, b};
-  }
-
-  bool fits(const Polynomial& p, const std::vector<int64_t>& numbers) const {
-    for (size_t k = 0; k < numbers.size(); ++k)
-      if (p.first * powers_[p.a][k] + p.second * powers_[p.b][k] != static_cast<Wide>(numbers[k]) * p.divisor) return false;
-    return true;
   }
 
   const std::vector<Sizes>& sizes_;
   SizedGraph& out_;
-  std::vector<std::vector<Wide>> powers_;  // by monomial and graph
+  std::vector<Wide> powers_;  // by monomial, then graph
   std::map<Column, std::optional<Place>> known_;
 };
 
@@ -249,11 +176,9 @@ Result<Graph> SizedGraph::at(const Sizes& sizes) const {
   for (const Polynomial& p : polynomials_) {
     const std::optional<Wide> a = power_of(sizes, monomials_[p.a]), b = power_of(sizes, monomials_[p.b]);
     if (!a || !b) return unsupported("the sizes are too large");
-    const Wide sum = p.first * *a + p.second * *b;
-    if (sum % p.divisor != 0) return unsupported("a number would not be whole at these sizes");
-    const Wide number = sum / p.divisor;
-    if (number > kMostNumber || number < -kMostNumber) return unsupported("the sizes are too large");
-    numbers.push_back(static_cast<int64_t>(number));
+    int64_t number;
+    if (!sizes::value_of(p, *a, *b, number)) return unsupported("a number would not be whole at these sizes, or too large");
+    numbers.push_back(number);
   }
   Graph out = base_;
   size_t number = 0;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/polynomial.h"
 #include "core/base/status.h"
 #include "core/ir/graph.h"
 
@@ -33,12 +34,7 @@ class SizedGraph {
   size_t num_polynomials() const { return polynomials_.size(); }  // that any number follows
 
  private:
-  // (first * a + second * b) / divisor, where a and b are monomials of the sizes: by number of monomials_.
-  struct Polynomial {
-    int64_t first = 0, second = 0, divisor = 1;
-    size_t a = 0, b = 0;
-    bool operator==(const Polynomial&) const = default;
-  };
+  using Polynomial = sizes::Polynomial;
   // How a number is written that follows a polynomial.
   enum class As : uint8_t { kWhole, kReal, kReciprocal, kReciprocalF32 };
   struct Place {

@@ -76,6 +76,7 @@ struct TensorDesc {
   uint32_t weight = 0xffffffffu;  // id for krn.host.consts, or none
   static constexpr uint32_t KRN_NONE_BUFFER = 0xffffffffu;
   bool present() const { return buffer != KRN_NONE_BUFFER; }
+  bool operator==(const TensorDesc&) const = default;
 };
 
 // An elementwise op applied to an anchor's result before it is stored.
@@ -83,6 +84,7 @@ struct PostOp {
   uint32_t op;                  // ops.def: relu gelu gelu_tanh silu sigmoid tanh add mul clamp hardswish ...
   TensorDesc operand;           // add, mul: the other operand (same sizes as the result, or broadcast)
   double alpha = 0, beta = 0;   // clamp bounds, leaky_relu slope
+  bool operator==(const PostOp&) const = default;
 };
 
 struct AnchorDesc {
@@ -98,6 +100,7 @@ struct AnchorDesc {
   double scale = 0;
   std::string mode;
   bool packed = true;                // candidate: keep constant weights in the library's own layout
+  bool operator==(const AnchorDesc&) const = default;
 };
 
 // Who runs an anchor and what that needs, in its backend's own words.

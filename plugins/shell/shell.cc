@@ -136,12 +136,20 @@ std::unique_ptr<kit::Executable> Device::resize(const kit::Region& region, const
   with->take_what_is_there();
   std::unique_ptr<codegen::CompiledRegion> steps;
   try {
-    steps = codegen::CompiledRegion::compile(region.bytes, *with, compile_context(region, asked.policy, nullptr), &grouping);
+    steps = codegen::CompiledRegion::compile(region.bytes, *with, compile_context(region, asked.policy, nullptr), &grouping,
+                                             &sized_of(asked));
   } catch (const kit::Error& error) {  // how it fuses says nothing of these sizes: nothing is damaged
     if (error.code() != KRN_STATUS_corrupt) throw;
     throw kit::Error(KRN_STATUS_unsupported, error.what());
   }
   return std::make_unique<Executable>(*this, asked, std::move(steps), std::move(with), std::move(held), traits(), region);
+}
+
+codegen::SizedPlans& Device::sized_of(const Asked& asked) {
+  std::string key(reinterpret_cast<const char*>(&asked.policy), sizeof(asked.policy));
+  key += std::to_string(asked.candidate);
+  const std::lock_guard lock(mutex_);
+  return sized_[key];
 }
 
 // The backend whose executables have this token; null if none of this machine's has.

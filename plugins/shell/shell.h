@@ -6,11 +6,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <string_view>
 
 #include "plugins/codegen/backend.h"
 #include "plugins/codegen/plan/fuse.h"
+#include "plugins/codegen/plan/sized_plans.h"
 #include "plugins/kit/plugin.h"
 
 namespace keirin::shell {
@@ -64,6 +68,10 @@ class Device : public kit::Device {
 
  private:
   std::unique_ptr<codegen::Backend> backend_of(std::string_view token, const Held* held, Asked* asked) const;
+  codegen::SizedPlans& sized_of(const Asked& asked);
+
+  std::mutex mutex_;  // guards `sized_`
+  std::map<std::string, codegen::SizedPlans> sized_;  // by the bytes of what was asked
 };
 
 }  // namespace keirin::shell

@@ -43,6 +43,9 @@ class Dag {
   std::vector<Node> nodes;
   // Appends, or finds the equal node.
   int32_t add(const Node& node);
+  // Nothing is added any more: what finds equal nodes is let go.
+  void close() { ids_.clear(); }
+  bool operator==(const Dag& other) const { return nodes == other.nodes; }
 
  private:
   std::map<std::tuple<Prim, Kind, int32_t, int32_t, int32_t, uint64_t>, int32_t> ids_;

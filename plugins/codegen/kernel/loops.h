@@ -34,12 +34,14 @@ enum class AxisKind : uint8_t {
 struct Axis {
   int64_t size = 1;
   AxisKind kind = AxisKind::kOuter;
+  bool operator==(const Axis&) const = default;
 };
 
 // Linear form over the axes: offset + sum of coeff[a] * index[a].
 struct Linear {
   int64_t offset = 0;
   std::vector<int64_t> coeff;  // one per axis
+  bool operator==(const Linear&) const = default;
 };
 
 // One way of reading or writing a buffer. The element index is `index` plus, for each indirection, stride * loaded value.
@@ -52,14 +54,17 @@ struct Access {
     int64_t stride;
     int64_t limit;
     bool inside = false; // wherever the kernel is at: nothing to check (bounds.h)
+    bool operator==(const Indirect&) const = default;
   };
   std::vector<Indirect> indirects;
   struct Guard {         // the access is inside only where 0 <= form < limit; outside, a load gives `fill`, a store is skipped
     Linear form;
     int64_t limit;
+    bool operator==(const Guard&) const = default;
   };
   std::vector<Guard> guards;
   double fill = 0;
+  bool operator==(const Access&) const = default;
 };
 
 // kDeviations: the sum of squares of the differences from the mean of all, in one pass. Partial results are (count, mean, sum), which
@@ -78,17 +83,20 @@ struct Stage {
   struct Store {
     int32_t node;
     uint32_t access;  // number in Kernel::accesses
+    bool operator==(const Store&) const = default;
   };
   std::vector<Store> stores;
   Monoid monoid = Monoid::kSum;
   Kind accumulator = Kind::kF32;
   int32_t value = -1;
+  bool operator==(const Stage&) const = default;
 };
 
 struct Buffer {
   uint32_t id = 0;        // the executable's buffer
   uint8_t dtype = 0;
   bool written = false;
+  bool operator==(const Buffer&) const = default;
 };
 
 // CSR over the destination of a scatter, built at run time from an index tensor and cached by its content.
@@ -102,6 +110,7 @@ struct Csr {
   // A step before the kernel fills their entries of RunContext::buffers.
   uint32_t row_ptr_buffer = 0;
   uint32_t perm_buffer = 0;
+  bool operator==(const Csr&) const = default;
 };
 
 struct Kernel {
@@ -114,6 +123,7 @@ struct Kernel {
   std::vector<Access> accesses;
   Dag dag;
   std::vector<Stage> stages;
+  bool operator==(const Kernel&) const = default;
 };
 
 // A whole number in the DAG that may come from a size (the row length in an index that was flattened, say): an argument like the

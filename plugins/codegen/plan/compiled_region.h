@@ -12,6 +12,7 @@
 
 #include "plugins/codegen/backend.h"
 #include "plugins/codegen/plan/fuse.h"
+#include "plugins/codegen/plan/sized_plans.h"
 #include "plugins/codegen/plan/storage.h"
 #include "plugins/kit/pool.h"
 
@@ -20,9 +21,10 @@ namespace keirin::codegen {
 class CompiledRegion {
  public:
   // Plans and compiles the region. Throws kit::Error; (unsupported) past the last candidate or for a node without a lowering.
-  // `known`: grouping() of an executable of the same region and target (fuse.h); null: searched for.
+  // `known`: grouping() of an executable of the same region and target (fuse.h); null: searched for. `sized`: of backends like
+  // this one alone; learns what is planned, and says it where it knows; null: nobody does.
   static std::unique_ptr<CompiledRegion> compile(std::span<const uint8_t> region, Backend& backend, const CompileContext& context,
-                                             const Grouping* known = nullptr);
+                                                 const Grouping* known = nullptr, SizedPlans* sized = nullptr);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   static constexpr int64_t kWorkspaceAlign = 256;

@@ -15,6 +15,7 @@ struct BufferInfo {
   enum class Role : uint8_t { kInput, kOutput, kTemp } role = Role::kTemp;
   int index = 0;      // which input or output
   int64_t bytes = 0;  // temps: what the memory planner must give
+  bool operator==(const BufferInfo&) const = default;
 };
 
 struct Storage {

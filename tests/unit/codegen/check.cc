@@ -63,12 +63,13 @@ std::vector<Values> random_inputs(const FlatRegion& region, uint32_t seed, int64
   return out;
 }
 
-Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs, const Grouping* grouping) {
+Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs, const Grouping* grouping,
+                   SizedPlans* sized) {
   std::vector<uint8_t> bytes = builder.bytes();
   FlatRegion region = read_region(bytes);
   Checked out;
   CompileContext context;
-  out.executable = CompiledRegion::compile(bytes, backend, context, grouping);
+  out.executable = CompiledRegion::compile(bytes, backend, context, grouping, sized);
   const auto resumed = CompiledRegion::compile(bytes, backend, context, &out.executable->grouping());  // as an artifact does
   EXPECT_EQ(resumed->describe(), out.executable->describe());
   EXPECT_EQ(resumed->workspace_bytes(), out.executable->workspace_bytes());
@@ -111,11 +112,12 @@ Checked run_region(const RegionBuilder& builder, Backend& backend, const std::ve
   return out;
 }
 
-Checked check(const RegionBuilder& builder, Backend& backend, std::vector<Values> inputs, double tolerance, const Grouping* grouping) {
+Checked check(const RegionBuilder& builder, Backend& backend, std::vector<Values> inputs, double tolerance, const Grouping* grouping,
+              SizedPlans* sized) {
   FlatRegion region = read_region(builder.bytes());
   if (inputs.empty()) inputs = random_inputs(region, 1);
   std::vector<Values> expected = evaluate(region, inputs);
-  Checked got = run_region(builder, backend, inputs, grouping);
+  Checked got = run_region(builder, backend, inputs, grouping, sized);
   EXPECT_EQ(got.code, KRN_STATUS_ok);
   for (size_t o = 0; o < expected.size(); ++o) {
     int wrong = 0;

@@ -22,14 +22,15 @@ struct Checked {
   uint32_t kernels() const { return executable->num_kernels(); }
 };
 
-// Inputs row-major; absent: random ones (integers in [0, limit), bools, floats in [-2, 2]). Fails the test on a difference. `grouping`:
-// CompiledRegion::compile's.
+// Inputs row-major; absent: random ones (integers in [0, limit), bools, floats in [-2, 2]). Fails the test on a difference. `grouping`
+// and `sized`: CompiledRegion::compile's.
 Checked check(const RegionBuilder& builder, Backend& backend, std::vector<Values> inputs = {}, double tolerance = 1e-4,
-              const Grouping* grouping = nullptr);
+              const Grouping* grouping = nullptr, SizedPlans* sized = nullptr);
 Checked check(const RegionBuilder& builder, std::vector<Values> inputs = {}, double tolerance = 1e-4);
 
 // Compiled and run only.
-Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs, const Grouping* grouping = nullptr);
+Checked run_region(const RegionBuilder& builder, Backend& backend, const std::vector<Values>& inputs, const Grouping* grouping = nullptr,
+                   SizedPlans* sized = nullptr);
 std::vector<Values> random_inputs(const FlatRegion& region, uint32_t seed, int64_t limit = 4);
 
 }  // namespace keirin::codegen::test
