@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._functorch.autograd_function import autograd_function_apply
 from torch._higher_order_ops.wrap import TagActivationCheckpoint
 from torch.amp import autocast_mode
 
@@ -57,6 +58,8 @@ class DoubleModule(Double):
             return None
         if isinstance(target, TagActivationCheckpoint):  # computed again or not, it is the same
             return DoubleModule(args[0]).run(*args[1:])
+        if target is autograd_function_apply:
+            return self._wide(_differentiated_by(*args, **kwargs))
         if isinstance(target, torch._ops.HigherOrderOperator):
             raise TypeError(f"{target} in 64-bit floats")
         return self._wide(super().call_function(target, args, kwargs))
@@ -72,6 +75,25 @@ class DoubleModule(Double):
 
     def _wide(self, results: Any) -> Any:
         return torch.utils._pytree.tree_map(self.widened, results)
+
+
+def _differentiated_by(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, *operands: Any, **words: Any) -> Any:
+    """A user's torch.autograd.Function, both ways as Dynamo wrote them down."""
+    def run(gm: torch.fx.GraphModule, arguments: list[Any]) -> Any:
+        count = sum(node.op == "placeholder" for node in gm.graph.nodes)
+        return DoubleModule(gm).run(*[None] * (count - len(arguments)), *arguments)  # before torch 2.11 with a context that is not there
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            outputs, ctx.kept = run(forward, list(arguments))
+            ctx.mark_non_differentiable(*[outputs[i] for i in words.get("non_differentiable_idx", ())])
+            return outputs
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return run(backward, [*gradients, *ctx.kept])
+    return Function.apply(*operands)
 
 
 class Rounded(Double):

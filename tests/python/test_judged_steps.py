@@ -88,6 +88,41 @@ def test_a_module_that_knows_no_doubles_is_judged_by_what_was_traced(mlp, monkey
     assert "judged by what was traced, not by the module itself: RuntimeError: no kernel for Double" in keirin.explain()
 
 
+class Twice(torch.autograd.Function):
+    """With a backward that is not its derivative, and a result that has no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(x)
+        ctx.factor = factor
+        signs = x.sign()
+        ctx.mark_non_differentiable(signs)
+        return x * factor, signs
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        x, = ctx.saved_tensors
+        return gradient * ctx.factor * torch.tanh(x).square(), None
+
+
+def test_a_function_with_a_backward_of_its_own_is_judged_by_itself(mlp):
+    def step(x):
+        y, signs = Twice.apply(mlp.first(x), 3.0)
+        return mlp.second(y), signs
+    fast = compiled(step)
+    x = torch.randn(4, 16)
+    for call in (fast, fast, step):
+        mlp.zero_grad()
+        out, _ = call(x)
+        out.square().sum().backward()
+        found = [each.grad.clone() for each in mlp.parameters()]
+        if call is fast:
+            mine = found
+    for a, b in zip(mine, found):
+        torch.testing.assert_close(a, b)
+    assert answered() == 1 and not notes(), notes()
+
+
 class Casts(nn.Module):
     """Says its dtypes itself, in all ways there are."""
 
