@@ -136,7 +136,7 @@ class Half:
 
 
 class WrongResult(NotCaptured):
-    pass
+    """What judged the step found it wrong."""
 
 
 How = Callable[[Half, list[Any]], list[Any]]
@@ -337,6 +337,7 @@ class Step:
                     return not race or self._is_faster(args, drawn)
                 if _ranks.agree(_ranks.name_of(self._gm, args), decide):
                     self._fast = self._compiled
+                self._as_eagers = None
         except NotCaptured as reason:
             self._note(str(reason))
         except Error as error:
@@ -447,6 +448,8 @@ class Step:
                 return
         with self._held(drawn):
             mine = self._answers(self._compiled, _copies(args), own.tangents)
+        if mine.names != own.names:
+            raise WrongResult(f"wrong_result: it answers {mine.names}, eager {own.names}")
         exact: list[Answers] = []
 
         def rounded(seed: int, tf32: bool) -> list[torch.Tensor]:

@@ -311,7 +311,12 @@ struct SizedPlans::Family {
       std::vector<const Numbers*> of_region, of_plan;
       for (const auto& [its, made] : samples) of_region.push_back(&its), of_plan.push_back(&made);
       Formula found;
-      if (!found.solve(of_region, of_plan)) return give_up();
+      if (!found.solve(of_region, of_plan)) {
+        // What was found holds where it was found: this is another region (another constant), or beyond a threshold.
+        if (formula) samples.pop_back();
+        else if (samples.size() == kMostSamples) give_up();
+        return;
+      }
       found.remember(region, plan);
       formula = std::move(found);
       lows.clear(), highs.clear();
