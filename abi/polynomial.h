@@ -4,8 +4,10 @@
 // coefficients. Both sides of the contract write down what they made at many sizes so: the core its graphs, a plugin its plans.
 #pragma once
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 namespace keirin::sizes {
 
@@ -126,6 +128,33 @@ inline bool polynomial_of(const int64_t* numbers, size_t count, const Wide* powe
     for (size_t b = a + 1; b < num_monomials; ++b)
       if (impl::through(numbers, count, powers, a, b, out) && impl::fits(out, numbers, count, powers)) return true;
   return false;
+}
+
+// How a number is written that follows a polynomial: itself, or as the bits of a double: itself, its reciprocal, or that rounded to f32.
+enum class As : uint8_t { kWhole, kReal, kReciprocal, kReciprocalF32 };
+
+// False: the number cannot be written so. Doubles hold whole numbers up to 2^53.
+inline bool write_as(As as, int64_t number, int64_t& bits) {
+  if (as == As::kWhole) return bits = number, true;
+  const double whole = static_cast<double>(number);
+  if (fabs(whole) >= 0x1p53 || (as != As::kReal && number == 0)) return false;
+  const double real = as == As::kReal         ? whole
+                      : as == As::kReciprocal ? 1 / whole
+                                              : static_cast<double>(1 / static_cast<float>(number));
+  memcpy(&bits, &real, sizeof(bits));
+  return true;
+}
+
+// The number that is written so; false: these bits are of none.
+inline bool read_as(As as, int64_t bits, int64_t& number) {
+  if (as == As::kWhole) return number = bits, true;
+  double real;
+  memcpy(&real, &bits, sizeof(real));
+  const double whole = as == As::kReal ? real : round(1 / real);
+  if (!(fabs(whole) < 0x1p53) || whole != trunc(whole)) return false;
+  number = static_cast<int64_t>(whole);
+  int64_t again;
+  return write_as(as, number, again) && again == bits;
 }
 
 }  // namespace keirin::sizes

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,8 +13,6 @@ namespace {
 
 using sizes::Wide;
 using Sizes = std::vector<int64_t>;
-
-constexpr double kWholeReals = 9007199254740992;  // 2^53: whole numbers up to it have a double each
 
 // Calls f with each number of the graph that sizes may decide, an int64_t& or a double&, always in the same order.
 template <class G, class F>
@@ -99,19 +96,12 @@ class SizedGraph::Finder {
  private:
   std::optional<Place> find(const Column& column) {
     if (!column.real) return follows(column.of, As::kWhole);
-    std::vector<int64_t> whole, reciprocal;
-    bool in_f32 = true, in_f64 = true;
-    for (const int64_t bits : column.of) {
-      const double x = std::bit_cast<double>(bits), inverse = std::round(1 / x);
-      if (std::abs(x) < kWholeReals && x == std::trunc(x)) whole.push_back(static_cast<int64_t>(x));
-      if (!(std::abs(inverse) < kWholeReals) || inverse == 0) continue;
-      reciprocal.push_back(static_cast<int64_t>(inverse));
-      in_f64 &= 1 / inverse == x;
-      in_f32 &= static_cast<double>(1 / static_cast<float>(inverse)) == x;
+    for (const As as : {As::kReal, As::kReciprocal, As::kReciprocalF32}) {
+      std::vector<int64_t> numbers(column.of.size());
+      const auto reads = [&](const int64_t& bits) { return sizes::read_as(as, bits, numbers[&bits - column.of.data()]); };
+      if (std::ranges::all_of(column.of, reads)) return follows(numbers, as);
     }
-    if (whole.size() == column.of.size()) return follows(whole, As::kReal);
-    if (reciprocal.size() != column.of.size() || (!in_f64 && !in_f32)) return std::nullopt;
-    return follows(reciprocal, in_f64 ? As::kReciprocal : As::kReciprocalF32);
+    return std::nullopt;
   }
 
   std::optional<Place> follows(const std::vector<int64_t>& numbers, As as) {
@@ -188,11 +178,9 @@ Result<Graph> SizedGraph::at(const Sizes& sizes) const {
     if (place == places_.end() || place->number != number++) return;
     const int64_t is = numbers[place->polynomial];
     if constexpr (std::is_same_v<std::decay_t<decltype(each)>, double>) {
-      const bool inverse = place->as == As::kReciprocal || place->as == As::kReciprocalF32;
-      whole &= std::abs(static_cast<double>(is)) < kWholeReals && (!inverse || is != 0);
-      each = place->as == As::kReciprocal      ? 1 / static_cast<double>(is)
-             : place->as == As::kReciprocalF32 ? static_cast<double>(1 / static_cast<float>(is))
-                                               : static_cast<double>(is);
+      int64_t bits = 0;
+      whole &= sizes::write_as(place->as, is, bits);
+      each = std::bit_cast<double>(bits);
     } else {
       each = is;
     }

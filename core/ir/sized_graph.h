@@ -35,8 +35,7 @@ class SizedGraph {
 
  private:
   using Polynomial = sizes::Polynomial;
-  // How a number is written that follows a polynomial.
-  enum class As : uint8_t { kWhole, kReal, kReciprocal, kReciprocalF32 };
+  using As = sizes::As;
   struct Place {
     size_t number = 0;  // of the graph's, in the order in which visit_numbers meets them
     size_t polynomial = 0;

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <map>
-#include <numeric>
 #include <utility>
 
 #include "abi/graph.h"
@@ -16,6 +14,7 @@
 namespace keirin::codegen {
 namespace {
 
+using sizes::As;
 using sizes::Polynomial;
 using sizes::Wide;
 using Numbers = std::vector<int64_t>;  // whole, or the bits of a double
@@ -24,7 +23,6 @@ constexpr size_t kLeastSamples = 12, kMostSamples = 32;
 constexpr size_t kMostVariables = 4;
 constexpr size_t kMostFamilies = 16, kMostStructures = 8;  // of regions, and of plans of one
 constexpr unsigned kDoubtedEach = 32;  // answers
-constexpr double kWholeReals = 9007199254740992;  // 2^53: whole numbers up to it have a double each
 
 // Region bytes, apart: sizes, strides and attributes are numbers.
 struct Bytes {
@@ -121,24 +119,11 @@ PlanParts without_numbers(PlanParts parts) {
   return parts;
 }
 
-// How a number is written that follows a polynomial: as it is, or as a double.
-enum class As : uint8_t { kWhole, kReal, kReciprocal, kReciprocalF32 };
-
 struct Place {
   size_t number = 0;
   size_t polynomial = 0;
   As as = As::kWhole;
 };
-
-bool written_as(As as, int64_t is, int64_t& bits) {
-  if (as == As::kWhole) return bits = is, true;
-  if (std::abs(static_cast<double>(is)) >= kWholeReals || (as != As::kReal && is == 0)) return false;
-  const double real = static_cast<double>(is);
-  bits = std::bit_cast<int64_t>(as == As::kReal         ? real
-                                : as == As::kReciprocal ? 1 / real
-                                                        : static_cast<double>(1 / static_cast<float>(is)));
-  return true;
-}
 
 // What columns of numbers, one for each sample, follow.
 class Formula {
@@ -193,7 +178,7 @@ class Formula {
     }
     const auto write = [&](const std::vector<Place>& places, Numbers& numbers) {
       return std::ranges::all_of(places, [&](const Place& each) {
-        return written_as(each.as, values[each.polynomial], numbers[each.number]);
+        return sizes::write_as(each.as, values[each.polynomial], numbers[each.number]);
       });
     };
     Numbers expected = base_region_;
@@ -238,20 +223,13 @@ class Formula {
       if (!sizes::polynomial_of(numbers.data(), numbers.size(), powers_.data(), monomials_.size(), p)) return std::nullopt;
       return std::pair(p, as);
     };
-    if (auto whole = follows(column, As::kWhole)) return whole;
-    Numbers whole, inverse;
-    bool in_f32 = true, in_f64 = true;
-    for (const int64_t bits : column) {
-      const double x = std::bit_cast<double>(bits), of = std::round(1 / x);
-      if (std::abs(x) < kWholeReals && x == std::trunc(x)) whole.push_back(static_cast<int64_t>(x));
-      if (!(std::abs(of) < kWholeReals) || of == 0) continue;
-      inverse.push_back(static_cast<int64_t>(of));
-      in_f64 &= 1 / of == x;
-      in_f32 &= static_cast<double>(1 / static_cast<float>(of)) == x;
+    for (const As as : {As::kWhole, As::kReal, As::kReciprocal, As::kReciprocalF32}) {
+      Numbers numbers(column.size());
+      const auto reads = [&](const int64_t& bits) { return sizes::read_as(as, bits, numbers[&bits - column.data()]); };
+      if (!std::ranges::all_of(column, reads)) continue;
+      if (auto found = follows(numbers, as)) return found;
     }
-    if (whole.size() == column.size()) return follows(whole, As::kReal);
-    if (inverse.size() != column.size() || (!in_f64 && !in_f32)) return std::nullopt;
-    return follows(inverse, in_f64 ? As::kReciprocal : As::kReciprocalF32);
+    return std::nullopt;
   }
 
   bool places(const std::vector<const Numbers*>& samples, std::vector<Place>& out) {
@@ -420,7 +398,9 @@ void SizedPlans::made(std::span<const uint8_t> region, const std::string& asked,
     const bool says = each->formula && family->is_between(*each, bytes->numbers) && each->formula->at(bytes->numbers, said);
     if (says && (!is_its || said != numbers)) each->give_up();
   }
-  if (!its && family->plans.size() < kMostStructures) {
+  if (!its && family->plans.size() == kMostStructures) {
+    for (const auto& each : family->plans) each->give_up();  // nobody knows any more what lies between
+  } else if (!its) {
     family->plans.push_back(std::make_unique<Family::Structure>());
     its = family->plans.back().get();
     its->parts = std::move(structure);

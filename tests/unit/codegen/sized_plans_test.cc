@@ -179,6 +179,18 @@ TEST(SizedPlans, StructuresBesideEachOtherAreAnsweredEachForItself) {
   EXPECT_GT(answers, 200);
 }
 
+TEST(SizedPlans, OfManyStructuresNoneIsAnswered) {
+  SizedPlans own;
+  PlanParts parts;
+  for (int64_t n = 10; n < 40; n += 2) own.made(layer(4, n).bytes(), "", parts);
+  EXPECT_TRUE(own.at(layer(4, 21).bytes(), ""));
+  for (uint32_t k = 1; k < 12; ++k) {
+    parts.num_inputs = k;
+    own.made(layer(4, 100 + k).bytes(), "", parts);
+  }
+  EXPECT_FALSE(own.at(layer(4, 21).bytes(), ""));
+}
+
 TEST(SizedPlans, WhatFollowsNoPolynomialIsPlanned) {
   SizedPlans own;
   PlanParts parts;
