@@ -20,7 +20,6 @@ void visit_numbers(G& graph, const F& f) {
   for (auto& value : graph.values) {
     for (auto& size : value.type.sizes) f(size);
     for (auto& stride : value.type.strides) f(stride);
-    if (value.range) f(value.range->low), f(value.range->high);
   }
   for (auto& op : graph.ops)
     for (auto& attr : op.attrs) {
@@ -32,9 +31,16 @@ void visit_numbers(G& graph, const F& f) {
   for (auto& body : graph.bodies) visit_numbers(body, f);
 }
 
+// What passes found of the values and have used by now. A logarithm's bounds follow the sizes in no way that is known here.
+void drop_ranges(Graph& graph) {
+  for (Value& value : graph.values) value.range.reset();
+  for (Graph& body : graph.bodies) drop_ranges(body);
+}
+
 // A list of numbers may have another length where sizes are others; lengths stay.
 Graph without_numbers(Graph graph) {
   visit_numbers(graph, [](auto& number) { number = 0; });
+  drop_ranges(graph);
   return graph;
 }
 
@@ -123,6 +129,7 @@ Result<SizedGraph> SizedGraph::of(const std::vector<Sizes>& sizes, const std::ve
   if (graphs.empty() || graphs.size() != sizes.size()) return unsupported("no graphs to learn of");
   SizedGraph out;
   out.base_ = *graphs[0];
+  drop_ranges(out.base_);
   Finder finder(sizes, out);
   if (!finder.begin()) return unsupported("the sizes are too large");
   std::vector<Column> columns;

@@ -28,7 +28,7 @@ class SizedGraph {
   // Where two graphs differ in more than numbers first, in words; empty: nowhere.
   static std::string difference(const Graph& a, const Graph& b);
 
-  // At these sizes, as many as those were. `unsupported` where a number would not be whole, or too large.
+  // At these sizes, as many as those were, without ranges of its values. `unsupported` where a number would not be whole, or too large.
   Result<Graph> at(const std::vector<int64_t>& sizes) const;
 
   size_t num_polynomials() const { return polynomials_.size(); }  // that any number follows

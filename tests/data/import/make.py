@@ -6,6 +6,7 @@ Not a test by itself. `make.py [FOLDER [NAME...]]` writes all of them or those n
 the oldest that the tests are to read; outputs are compared bit for bit only with the same LibTorch.
 """
 import json
+import math
 import struct
 import sys
 import zipfile
@@ -69,6 +70,24 @@ class RangesMasked(RangesEncoder):
         x = x + self.down(nn.functional.gelu(self.up(x)))
         counts = mask.unsqueeze(-1).to(x.dtype)
         return x, (x * counts).sum(1) / counts.sum(1)
+
+
+class RangesDistances(RangesEncoder):
+    """Attention that is told how far apart two tokens are, by a logarithm of it, as encoders of language are."""
+    def __init__(self):
+        super().__init__()
+        self.distances = nn.Embedding(32, 4)
+
+    def forward(self, tokens):
+        x = self.first(self.token(tokens))
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
+        places = torch.arange(tokens.shape[1])
+        apart = places[None, :] - places[:, None]
+        far = torch.abs(apart)
+        logarithm = 8 + (torch.log(far.float() / 8) / math.log(16) * 8).to(torch.long)
+        bucket = (apart > 0).to(torch.long) * 16 + torch.where(far < 8, far, torch.clamp(logarithm, max=15))
+        scores = q @ k.transpose(-1, -2) + self.distances(bucket).permute(2, 0, 1)
+        return self.second(x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
 
 
 class RangesClips(nn.Module):
@@ -583,6 +602,8 @@ def cases():
     torch.manual_seed(0)
     masked = (torch.randint(0, 40, (2, 6)), torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]))
     yield "ranges_masked", RangesMasked().eval(), masked, {"tokens": tokens, "mask": tokens}, 1
+    torch.manual_seed(0)
+    yield "ranges_distances", RangesDistances().eval(), (torch.randint(0, 40, (2, 20)),), {"tokens": tokens}, 1
     torch.manual_seed(0)
     yield "ranges_clips", RangesClips().eval(), (torch.randn(12, 8),), {"x": {0: 4 * batch(1, 64)}}, 1
     torch.manual_seed(0)
