@@ -2,6 +2,7 @@
 #include "core/api/region_trial.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "abi/planted.h"
@@ -19,8 +20,8 @@ namespace {
 
 using Tensors = Deciding::Tensors;
 
-constexpr int kMostRounds = 6;        // of building again: each finds what the one before hid, or halves
-constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan
+constexpr int kMostRounds = 6;        // of building again: each finds what the one before hid
+constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan; from then on what is wrong is halved once a round
 constexpr size_t kMostParts = 200;    // that are compiled for it
 
 // A worker that somebody killed, memory that ran out, an end that was asked for: nothing is shown by it, least of all a wrong answer, which
@@ -176,7 +177,7 @@ std::string name_of(const Graph& graph, OpId id) {
   return std::string(op_name(op.code)) + (op.origin.empty() ? "" : " (" + op.origin.str() + ")");
 }
 
-// Which ops of one wrong region make it wrong.
+// Which ops of one region make it wrong, or show nothing.
 class Search {
  public:
   Search(Deciding& d, const BuiltPlan& plan, const BuiltRegion& region, const Tensors& inputs, double end)
@@ -190,6 +191,23 @@ class Search {
 
   // `whole` is what is wrong with the region. Empty if the time was too short.
   Result<std::vector<Culprit>> run(const std::string& whole) {
+    KRN_TRY_LET(const std::vector<OpId> ops, compute_values());
+    KRN_TRY(narrow(ops, whole).status());
+    return std::move(found_);
+  }
+
+  // The region and those of its halves, their halves and so on, in which eager is far from fp64: the judged_hash of each, so that no plan
+  // has them. In what then is left of the region it is near, or was not looked at for lack of time.
+  Result<std::vector<Hash>> too_large() {
+    KRN_TRY_LET(const std::vector<OpId> ops, compute_values());
+    std::vector<Hash> out{judged_hash(graph_, d_.session)};
+    KRN_TRY(halve(ops, out));
+    return out;
+  }
+
+ private:
+  // Of the region, as eager computes them; its ops.
+  Result<std::vector<OpId>> compute_values() {
     Graph all = graph_;
     all.outputs.clear();
     for (const Op& op : all.ops)
@@ -201,11 +219,45 @@ class Search {
     for (ValueId v : graph_.inputs) values_[v] = inputs_.at(graph_.values[v].index);
     std::vector<OpId> ops(graph_.ops.size());
     for (OpId op = 0; op < ops.size(); ++op) ops[op] = op;
-    KRN_TRY(narrow(ops, whole).status());
-    return std::move(found_);
+    return ops;
   }
 
- private:
+  using Ops = std::vector<OpId>;
+  // As a plan is cut in two that is not to have them together.
+  static std::array<Ops, 2> halves_of(const Ops& ops) {
+    const auto middle = ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2);
+    return {Ops(ops.begin(), middle), Ops(middle, ops.end())};
+  }
+
+  Tensors values_of(const RegionGraph& part, const std::vector<ValueId>& of) const {
+    Tensors out;
+    for (ValueId v : of) out.push_back(values_[part.values[v]]);
+    return out;
+  }
+  Tensors eager_of(const RegionGraph& part) const {
+    Tensors out;
+    for (const Output& output : part.graph.outputs) out.push_back(values_[part.values[output.value]]);
+    return out;
+  }
+
+  Status halve(const Ops& ops, std::vector<Hash>& out) {
+    if (ops.size() < 2) return {};
+    for (const Ops& half : halves_of(ops)) {
+      if (now_s() > end_) return {};
+      const RegionGraph part = part_of(half);
+      if (part.graph.outputs.empty()) continue;
+      const Tensors inputs = values_of(part, part.graph.inputs);
+      Answers answers{eager_of(part), {}, eager_of(part)};
+      KRN_TRY_LET(answers.referee, in_fp64(d_, part.graph, inputs));
+      KRN_TRY(cut_to_written(d_, part.graph, inputs, &answers));
+      KRN_TRY_LET(const PartVerdict verdict, judge_part(d_, part.graph, inputs, std::move(answers), true));
+      if (verdict.decisive) continue;
+      out.push_back(judged_hash(part.graph, d_.session));
+      KRN_TRY(halve(half, out));
+    }
+    return {};
+  }
+
   RegionGraph part_of(const std::vector<OpId>& ops) const {
     std::vector<uint8_t> inside(graph_.ops.size(), 0), escapes(graph_.values.size(), 0);
     for (OpId op : ops) inside[op] = 1;
@@ -223,10 +275,8 @@ class Search {
     if (part.graph.outputs.empty()) return std::string();
     Result<BuiltPart> built = build_part(d_.session, *d_.prepared, *plan_.choice.device, part.graph, plan_.choice.candidate);
     if (!built.ok()) return std::string();
-    Tensors inputs;
-    for (ValueId v : part.graph.inputs) inputs.push_back(values_[part.values[v]]);
-    Answers answers;
-    for (const Output& output : part.graph.outputs) answers.eager.push_back(values_[part.values[output.value]]);
+    const Tensors inputs = values_of(part, part.graph.inputs);
+    Answers answers{eager_of(part), {}, {}};
     KRN_TRY_LET(answers.referee, in_fp64(d_, part.graph, inputs));
     Result<Tensors> ours = run_alone(d_, part.graph, built->executable, built->inputs, inputs);
     if (!ours.ok() && is_machines_fault(ours.status())) return ours.status();
@@ -243,8 +293,7 @@ class Search {
       add({judged_hash(graph_, ops[0], d_.session), name_of(graph_, ops[0]) + ": " + why, may_round(d_.session, graph_, ops[0])});
       return true;
     }
-    const std::vector<OpId> first(ops.begin(), ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2));
-    const std::vector<OpId> second(ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2), ops.end());
+    const auto [first, second] = halves_of(ops);
     KRN_TRY_LET(const std::string first_wrong, try_part(first));
     KRN_TRY_LET(const std::string second_wrong, try_part(second));
     const size_t before = found_.size();
@@ -327,7 +376,7 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
         verdict.wrong = std::move(own.wrong);
         verdict.decisive = own.decisive;
       }
-      if (!verdict.wrong.empty()) verdict.inputs = border;
+      if (!verdict.wrong.empty() || !verdict.decisive) verdict.inputs = border;
       verdicts.push_back(std::move(verdict));
     }
     for (const std::vector<ValueId>* list : {&step.operands, &step.results})
@@ -375,6 +424,22 @@ static bool build_again(Deciding& d, Candidate& candidate) {
   return true;
 }
 
+// What is wrong again after so many repairs stays eager in this plan; others may have it.
+static bool leave_out(Deciding& d, Candidate& candidate, const std::vector<RegionVerdict>& verdicts) {
+  std::vector<uint32_t>& left_out = candidate.built.choice.left_out;
+  size_t num_ops = 0;
+  for (const RegionVerdict& verdict : verdicts) {
+    const BuiltRegion& region = candidate.built.regions[verdict.region];
+    left_out.insert(std::upper_bound(left_out.begin(), left_out.end(), region.number), region.number);
+    num_ops += region.cut.graph.ops.size();
+  }
+  d.report.reasons.push_back(candidate.built.name + ": " + std::to_string(verdicts.size()) + " regions of " + std::to_string(num_ops) +
+                             " operators were wrong again after " + std::to_string(kMostRounds) + " repairs; they stay eager");
+  if (!build_again(d, candidate)) return false;
+  candidate.report.name = candidate.built.name;
+  return true;
+}
+
 // What another plan's repair found may be all that is wrong in this one.
 static bool knows_more(const Candidate& candidate) {
   return candidate.built.choice.device->known_wrong().size() != candidate.built.num_known_wrong;
@@ -387,32 +452,37 @@ bool keep_precise(Deciding& d, Candidate& candidate) {
 bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const RepairOptions& options) {
   const double end = now_s() + kMostSeconds;
   const std::string name = candidate.built.name;
+  PluginDevice& device = *candidate.built.choice.device;
   bool changed = knows_more(candidate);
   size_t num_halved = 0;
   if (changed && !build_again(d, candidate)) return false;
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0;; ++round) {
     Result<std::vector<RegionVerdict>> verdicts = try_regions(d, candidate.built, inputs, options.all_outputs);
     // Where the whole shows nothing, what cannot be tried is not shown at all.
     if (!verdicts.ok() && !changed && !options.decisive) return false;
     if (!verdicts.ok()) return is_out(candidate, "its regions cannot be tried: " + verdicts.status().message().what);
-    bool wrong = false;
+    const auto shows_nothing = [&](const RegionVerdict& verdict) { return options.decisive && !verdict.decisive; };
+    const auto is_right = [&](const RegionVerdict& verdict) { return verdict.wrong.empty() && !shows_nothing(verdict); };
+    std::erase_if(*verdicts, is_right);
+    if (!verdicts->empty() && round == kMostRounds) return leave_out(d, candidate, *verdicts);
     for (const RegionVerdict& verdict : *verdicts) {
-      const bool shows_nothing = options.decisive && !verdict.decisive;
-      if (verdict.wrong.empty() && !shows_nothing) continue;
-      wrong = true;
-      if (shows_nothing) {
-        const Graph& whole = candidate.built.regions[verdict.region].cut.graph;
-        candidate.built.choice.device->judged_wrong(judged_hash(whole, d.session), "eager itself is far from fp64 in it: not to be judged");
-        ++num_halved;
+      const BuiltRegion& region = candidate.built.regions[verdict.region];
+      if (shows_nothing(verdict)) {
+        auto parts = Search(d, candidate.built, region, verdict.inputs, end).too_large();
+        if (!parts.ok()) return is_out(candidate, "its regions cannot be tried: " + parts.status().message().what);
+        for (const Hash& part : *parts) device.judged_wrong(part, "eager itself is far from fp64 in it: not to be judged");
+        num_halved += parts->size();
         continue;
       }
-      const BuiltRegion& region = candidate.built.regions[verdict.region];
       auto culprits = Search(d, candidate.built, region, verdict.inputs, end).run(verdict.wrong);
       const std::string& step = candidate.built.plan->steps()[region.step].name;
-      if (!culprits.ok() || culprits->empty()) return is_out(candidate, step + " is wrong: " + verdict.wrong);
+      if (culprits.ok() ? culprits->empty() : culprits.status().code() == Code::k_timeout) {
+        device.judged_wrong(judged_hash(region.cut.graph, d.session), "answered wrong: " + verdict.wrong);
+        continue;
+      }
+      if (!culprits.ok()) return is_out(candidate, step + " is wrong: " + verdict.wrong);
       for (const auto& culprit : *culprits) {
-        candidate.built.choice.device->judged_wrong(culprit.hash,
-                                                    "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
+        device.judged_wrong(culprit.hash, "answered wrong: " + (culprit.what.empty() ? "a part of it" : culprit.what));
         if (culprit.what.empty()) continue;
         d.report.reasons.push_back(name + ": " + candidate.built.plugin + " is wrong for " + culprit.what +
                                    (culprit.rounds ? "; its operands are not rounded any more" : "; it is left out of the plan") +
@@ -421,6 +491,7 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
     }
     // Each region is as near to fp64 as eager is in it, and the whole is not: eager rounds in the order of memory that plans have, and in
     // the model's own it does not (patches of an image).
+    const bool wrong = !verdicts->empty();
     if (!wrong && !changed && options.all_outputs && keep_all_precise(d, candidate)) return build_again(d, candidate);
     if (!wrong) {
       if (num_halved > 0)
@@ -431,7 +502,6 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
     if (!build_again(d, candidate)) return false;
     changed = true;
   }
-  return is_out(candidate, "it was wrong again after " + std::to_string(kMostRounds) + " repairs");
 }
 
 }  // namespace keirin

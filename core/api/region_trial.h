@@ -14,7 +14,7 @@ struct RegionVerdict {
   size_t region = 0;      // of BuiltPlan::regions
   std::string wrong;      // in words; empty: right
   bool decisive = true;   // eager itself is near fp64 here, so that right means something
-  std::vector<TensorRef> inputs;  // of a wrong one, as eager had them, in the order of its graph's inputs
+  std::vector<TensorRef> inputs;  // of one that is not right, as eager had them, in the order of its graph's inputs
 };
 
 // Eager steps and regions in the plan's order, on these inputs of the model. `all_outputs`: integers and bools are compared, too, which

@@ -87,6 +87,7 @@
 #define FAULT_marks_load 52
 #define FAULT_needs_held 53
 #define FAULT_wrong_resize 54
+#define FAULT_wrong_second 55
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
@@ -107,6 +108,7 @@ struct krn_exec {
   uint32_t output;
   std::vector<Step> steps;
   bool resized = false;
+  bool is_second = false;   // made after another one, before any ran; or the first of all
 };
 
 namespace {
@@ -115,6 +117,7 @@ krn_host* g_host = nullptr;
 const krn_host_core* g_core = nullptr;
 const krn_host_threads* g_threads = nullptr;
 uint32_t g_role = 0;
+int g_made_in_a_row = 1;  // executables, since one ran
 
 krn_str str(const char* s) { return krn_str{s, strlen(s)}; }
 
@@ -294,6 +297,7 @@ krn_exec* read_steps(krn_span bytes) {
   }
   exec.output = krn_graph_output(&graph, f->first_output)->value;
   exec.num_elements = count_of(graph, exec.output);
+  exec.is_second = ++g_made_in_a_row == 2;
   return new krn_exec(exec);
 }
 
@@ -601,6 +605,8 @@ krn_code KRN_CALL run(krn_exec* exec, const krn_run* run, krn_err* err) {
   if (IS(slow_region) && exec->steps.back().linear && exec->steps.back().columns == 10)
     ::usleep(20000);  // the last one of the test's model
   if (IS(wrong_together) && exec->steps.size() > 1) static_cast<float*>(run->outputs[0].data)[0] += 1;
+  if (IS(wrong_second) && exec->is_second && exec->steps[0].linear) static_cast<float*>(run->outputs[0].data)[0] += 1;
+  g_made_in_a_row = 0;
   if (IS(always_wrong) && exec->num_elements > 0) static_cast<float*>(run->outputs[0].data)[exec->num_elements - 1] += 1;
   return IS(switched_run) ? run_as_told(exec, run, err) : KRN_STATUS_ok;
 }

@@ -431,6 +431,19 @@ def batch(low=2, high=64):
     return torch.export.Dim("batch", min=low, max=high)
 
 
+class Deep(nn.Module):
+    """Many layers, hardly two of which have the same sizes."""
+    def __init__(self):
+        super().__init__()
+        widths = [8, *torch.randint(4, 13, (96,)).tolist()]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
 class HiddenRelu(nn.Module):
     """What the relu computes reaches the answer only if it is infinite: an error in it does not show."""
 
@@ -574,6 +587,8 @@ def cases():
         yield name, model.eval(), (torch.randn(3, 4),), None, 1
     torch.manual_seed(0)
     yield "moved", Moved().eval(), (torch.randn(3, 4),), None, 1
+    torch.manual_seed(0)
+    yield "deep", Deep().eval(), (torch.randn(3, 8),), None, 1
     torch.manual_seed(0)
     yield "hidden_relu", HiddenRelu().eval(), (torch.randn(3, 8),), None, 1
     torch.manual_seed(0)
