@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "abi/planted.h"
 
@@ -329,6 +330,7 @@ void SizeRanges::entered(uint32_t kernels_generated, const std::vector<std::pair
 }
 
 void SizeRanges::Making::add(double milliseconds) {
+  if (std::exchange(outdated, false)) last_ms.clear();
   last_ms.push_back(milliseconds);
   if (last_ms.size() > kLastMade) last_ms.pop_front();
 }
@@ -415,7 +417,7 @@ void SizeRanges::learned(const std::string& why_not) {
     return;
   }
   ++learned_;
-  of_what_is_there_ = {};  // is found out anew
+  of_what_is_there_.outdated = true;
 }
 
 void SizeRanges::let_go(size_t plans) {
@@ -462,7 +464,7 @@ uint64_t SizeRanges::calls_until_paid(const Sizes& sizes) const {
   const std::lock_guard lock(mutex_);
   const std::shared_ptr<const SizeRange> range = range_of(sizes);
   if (!range) return 1;
-  if (!of_what_is_there_.known() && !tried_.empty() && failures_ <= kMostFailures) return 1;
+  if ((!of_what_is_there_.known() || of_what_is_there_.outdated) && !tried_.empty() && failures_ <= kMostFailures) return 1;
   const Making& making = of_what_is_there_.known() && lacks(sizes).empty() ? of_what_is_there_ : anew_;
   const double saved = saved_at(*range, volume_of(sizes)).value_or(0);
   return making.known() && saved > 0 ? static_cast<uint64_t>(std::max(1.0, std::ceil(making.ms() / saved))) : 1;

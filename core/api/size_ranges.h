@@ -155,6 +155,7 @@ class SizeRanges {
   // pays, and then none is made that would say otherwise.
   struct Making {
     std::deque<double> last_ms;
+    bool outdated = false;  // the next one says more than all of these, which go then
     void add(double milliseconds);
     bool known() const { return !last_ms.empty(); }
     double ms() const;  // their median; 0: not known

@@ -248,6 +248,21 @@ TEST(SizeRanges, ACallWaitsForAPlanThatTakesLessThanItSaves) {
   EXPECT_EQ(ranges.calls_until_paid({1, 20}), 1u) << "as many elements, but not inside";
 }
 
+// From then on plans are made in less time. What it took before counts until one was made, soon and beside calls.
+TEST(SizeRanges, WhatPlansTookBeforeTheirGraphsWereLearnedCountsUntilOneIsMade) {
+  SizeRanges ranges;
+  ranges.set({{1}, {900}}, {{1, 900, "cpu/all"}}, {at(8, {plan("eager", 5), plan("cpu/all", 2)}), at(400, {plan("eager", 20), plan("cpu/all", 10)})});
+  ranges.tried_at_once({500}, {});
+  for (int i = 0; i < 5; ++i) ranges.entered(0, {{"plan", 0.006}}, true);
+  ranges.learned("");
+  EXPECT_TRUE(ranges.pays_at_once({204})) << "6 ms for 6.5, as before";
+  EXPECT_FALSE(ranges.pays_at_once({10}));
+  EXPECT_EQ(ranges.calls_until_paid({10}), 1u) << "what making one takes now is to be found out";
+  ranges.entered(0, {{"plan", 0.001}}, true);
+  EXPECT_TRUE(ranges.pays_at_once({10})) << "1 ms for 3: those before say nothing any more";
+  EXPECT_EQ(ranges.report({"n"}).at_once_ms, 1);
+}
+
 struct Keyed {
   uint64_t number;
   int name;
