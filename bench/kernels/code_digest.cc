@@ -98,7 +98,7 @@ class WithoutLibraries final : public codegen::Backend {
     for (const codegen::Together& kernels : of_steps) {
       const codegen::Kernel& k = *kernels[0];
       for (const gpu::Room& room : gpu::rooms_of(kernels, device_->facts)) {
-        const std::string name = gpu::code_name(k, room.schedule, gpu::code_target(*device_, context.policy));
+        const std::string name = gpu::CodeNames(k, gpu::code_target(*device_, context.policy)).of(room.schedule);
         digest("text " + target_ + " " + name,
                codegen::print_prelude(dialect()) + codegen::print_kernel(k, room.schedule, dialect(), name));
       }
@@ -327,7 +327,7 @@ void digest_cuda(const std::string& arch, uint32_t numerics, const std::vector<M
   const std::vector<test::KernelCase> cases = test::kernel_cases(515);
   for (const test::KernelCase& c : cases)
     for (const codegen::Schedule& s : test::schedules_for(c.kernel, device.facts.max_cluster > 1)) {
-      const std::string name = gpu::code_name(c.kernel, s, code);
+      const std::string name = gpu::CodeNames(c.kernel, code).of(s);
       if (only_texts)
         digest("text " + target + " " + name,
                codegen::print_prelude(dialect()) + codegen::print_kernel(c.kernel, s, dialect(), name));

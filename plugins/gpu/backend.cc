@@ -25,13 +25,13 @@ bool GpuBackend::takes_post_op(const codegen::AnchorDesc& anchor, const codegen:
 
 std::string GpuBackend::together_key(const codegen::Kernel& kernel) const {
   const codegen::Schedule schedule = codegen::choose_schedule(kernel, gpu_.facts);
-  return shares_launch(kernel, schedule, gpu_.facts) ? code_name(kernel, schedule, code_) : "";
+  return shares_launch(kernel, schedule, gpu_.facts) ? CodeNames(kernel, code_).of(schedule) : "";
 }
 
 std::vector<CodeStore::Wanted> GpuBackend::wanted(std::span<const std::vector<Room>> of_steps) const {
   std::vector<CodeStore::Wanted> out;
   for (const std::vector<Room>& rooms : of_steps)
-    for (const Room& room : rooms) out.push_back({room.kernels[0], room.schedule, code_name(*room.kernels[0], room.schedule, code_)});
+    for (const Room& room : rooms) out.push_back({room.kernels[0], room.schedule, CodeNames(*room.kernels[0], code_).of(room.schedule)});
   return out;
 }
 
@@ -40,7 +40,8 @@ std::vector<std::vector<Room>> GpuBackend::rooms(std::span<const codegen::Togeth
   for (const codegen::Together& kernels : of_steps) {
     out.push_back(rooms_of(kernels, gpu_.facts));
     if (!code_.only_known || kernels.size() > 1) continue;
-    const auto is_there = [&](const codegen::Schedule& schedule) { return code_store().knows(code_name(*kernels[0], schedule, code_)); };
+    const CodeNames names(*kernels[0], code_);
+    const auto is_there = [&](const codegen::Schedule& schedule) { return code_store().knows(names.of(schedule)); };
     out.back()[0].schedule = codegen::choose_schedule(*kernels[0], gpu_.facts, is_there);
   }
   return out;

@@ -43,6 +43,11 @@ std::string fastest_key(const ConvShares& shares, const Gpu& gpu) {
 bool is_product(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_matmul || anchor.op == kit::kOp_linear; }
 bool is_recurrent(const codegen::AnchorDesc& anchor) { return anchor.op == kit::kOp_lstm || anchor.op == kit::kOp_gru; }
 
+Pick pick_of(const Numerics& numerics, Effort effort) {
+  if (numerics.deterministic) return Pick::kFirst;
+  return effort == Effort::kTimed ? Pick::kFastest : Pick::kLikeOthers;
+}
+
 const PlanLibrary* plans_for(const Gpu& gpu, Effort effort) {
   return effort == Effort::kAtOnce && gpu.plans ? &gpu.plans->at_once() : gpu.plans;
 }
@@ -161,7 +166,7 @@ static std::unique_ptr<codegen::Step> faster_product(const codegen::AnchorDesc& 
   if (!linear) return nullptr;
   try {
     double seconds = 0;
-    auto product = make_product(*linear, gpu, target, true, tf32, true, &seconds);
+    auto product = make_product(*linear, gpu, target, true, tf32, Pick::kFastest, &seconds);
     return seconds > 0 && seconds < conv_seconds ? std::move(product) : nullptr;
   } catch (const kit::Error&) {  // the library has none
     return nullptr;
@@ -187,7 +192,7 @@ static std::unique_ptr<codegen::Step> conv_at_once(const codegen::AnchorDesc& co
   const PlanLibrary& library = gpu.plans->at_once();
   const auto fastest = fastest_convs().nearest(fastest_key(shares, gpu), shares.problem.volume());
   const auto linear = numerics.deterministic ? std::nullopt : conv_as_linear(conv);
-  const auto product = [&] { return make_product(*linear, gpu, target, true, numerics.tf32_convolutions, false); };
+  const auto product = [&] { return make_product(*linear, gpu, target, true, numerics.tf32_convolutions, Pick::kLikeOthers); };
   if (fastest == FastestConv::kProduct && linear) return product();
   if (const auto stem = fastest == FastestConv::kStem ? worthy_stem(conv, numerics) : std::nullopt)
     return make_stem(*stem, conv, target, library, true);
@@ -230,7 +235,7 @@ std::unique_ptr<codegen::Step> make_anchor_step(const codegen::AnchorDesc& ancho
       return make_heads(anchor, *choice.heads, *gpu.plans);
     }
     case Choice::kProducts:
-      return make_product(anchor, gpu, target, load, numerics.tf32_products, !numerics.deterministic && effort == Effort::kTimed);
+      return make_product(anchor, gpu, target, load, numerics.tf32_products, pick_of(numerics, effort));
     case Choice::kRecurrent: return make_rnn(anchor, gpu, target, numerics, load);
   }
   throw kit::Error(KRN_STATUS_internal, "an anchor that nobody runs");

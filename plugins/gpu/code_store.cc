@@ -19,11 +19,17 @@ namespace {
 // A compiler spends about 30 ms on a module before the first kernel and 5-15 on each; with more in one, threads would idle.
 constexpr size_t kKernelsOfModule = 6;
 
-uint64_t fnv(const std::string& bytes, uint64_t hash) {
-  for (unsigned char c : bytes) hash = (hash ^ c) * 0x100000001b3ull;
-  hash ^= hash >> 32;
-  return hash * 0xd6e8feb86659fd93ull;
+// FNV-1a, twice over the same bytes from other beginnings: 128 bits that say what a kernel is.
+using Hashes = std::array<uint64_t, 2>;
+constexpr Hashes kBegin = {0xcbf29ce484222325ull, 0x84222325cbf29ce4ull};
+
+Hashes hashed(const std::string& bytes, Hashes hashes) {
+  for (unsigned char c : bytes)
+    for (uint64_t& hash : hashes) hash = (hash ^ c) * 0x100000001b3ull;
+  return hashes;
 }
+
+unsigned long long mixed(uint64_t hash) { return (hash ^ hash >> 32) * 0xd6e8feb86659fd93ull; }
 
 template <class T>
 void put(std::vector<uint8_t>& out, T value) {
@@ -69,11 +75,13 @@ std::vector<char> compile_module(const std::string& text, const CodeTarget& targ
 
 }  // namespace
 
-std::string code_name(const codegen::Kernel& kernel, const codegen::Schedule& schedule, const CodeTarget& target) {
-  const std::string key = codegen::structure_key(kernel) + codegen::schedule_key(schedule) + target.identity();
+CodeNames::CodeNames(const codegen::Kernel& kernel, const CodeTarget& target)
+    : begun_(hashed(target.identity(), hashed(codegen::structure_key(kernel), kBegin))) {}
+
+std::string CodeNames::of(const codegen::Schedule& schedule) const {
+  const Hashes hashes = hashed(codegen::schedule_key(schedule), begun_);
   char text[40];
-  std::snprintf(text, sizeof text, "k_%016llx%016llx", static_cast<unsigned long long>(fnv(key, 0xcbf29ce484222325ull)),
-                static_cast<unsigned long long>(fnv(key, 0x84222325cbf29ce4ull)));
+  std::snprintf(text, sizeof text, "k_%016llx%016llx", mixed(hashes[0]), mixed(hashes[1]));
   return text;
 }
 

@@ -4,6 +4,7 @@
 // and whichever executable asks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -19,8 +20,15 @@
 
 namespace keirin::gpu {
 
-// The symbol of a kernel's code.
-std::string code_name(const codegen::Kernel& kernel, const codegen::Schedule& schedule, const CodeTarget& target);
+// The symbols of a kernel's code, which depend on its structure, on what it is compiled for, and on a schedule.
+class CodeNames {
+ public:
+  CodeNames(const codegen::Kernel& kernel, const CodeTarget& target);
+  std::string of(const codegen::Schedule& schedule) const;
+
+ private:
+  std::array<uint64_t, 2> begun_;  // the hashes of what no schedule changes
+};
 
 // One launchable kernel; `finish` is null unless the schedule is split.
 struct Functions {
@@ -34,12 +42,12 @@ class CodeStore {
   struct Wanted {
     const codegen::Kernel* kernel;
     codegen::Schedule schedule;
-    std::string name;  // code_name
+    std::string name;  // CodeNames::of
   };
   // Compiles what is missing, several modules at a time, and counts it. `dump` gets each module's text.
   uint32_t compile(std::span<const Wanted> wanted, const CodeTarget& target,
                    const std::function<void(const std::string& name, const std::string& text)>& dump);
-  // Whether there is code of that name (code_name).
+  // Whether there is code of that name (CodeNames).
   bool knows(const std::string& name) const;
   // A text of our own under one name; compiled if it is not known.
   uint32_t compile_text(const std::string& name, const std::string& text, const CodeTarget& target);

@@ -35,6 +35,7 @@ Opened::Opened(const Vendor& vendor) {
   }
   KRN_LT(KRN_LOAD)
 #undef KRN_LOAD
+  table_.MatmulAlgoCheck = reinterpret_cast<decltype(table_.MatmulAlgoCheck)>(dlsym(library, name_of("MatmulAlgoCheck")));
   table_.vendor = &vendor;
   if (const int status = table_.Create(&table_.handle); status != 0) {
     why_not_ = std::string(vendor.prefix) + "Create failed: status " + std::to_string(status);
@@ -60,6 +61,16 @@ std::vector<Guess> Table::guesses(Desc desc, Layout a, Layout b, Layout c, Layou
     guess.workspace_bytes = after.workspace_bytes;
   }
   return out;
+}
+
+std::optional<Guess> Table::checked(Desc desc, Layout a, Layout b, Layout c, Layout d, const Algo& algo, size_t most_workspace) const {
+  if (!MatmulAlgoCheck) return std::nullopt;
+  uint64_t filled[(sizeof(Algo) + sizeof(AfterAlgo)) / sizeof(uint64_t)] = {};
+  if (MatmulAlgoCheck(handle, desc, a, b, c, d, &algo, filled) != 0) return std::nullopt;
+  AfterAlgo after;
+  std::memcpy(&after, reinterpret_cast<const char*>(filled) + vendor->algo_bytes, sizeof after);
+  if (after.state != 0 || after.workspace_bytes > most_workspace) return std::nullopt;
+  return Guess{algo, after.workspace_bytes};
 }
 
 }  // namespace keirin::gpu::lt

@@ -77,10 +77,11 @@ struct Guess {
   size_t workspace_bytes = 0;
 };
 
-// The library's first guess for problems that were asked about, by their key; empty where it has none.
-struct FirstGuesses {
-  std::mutex mutex;  // guards `known`
-  std::map<std::string, std::optional<Guess>> known;
+// What problems have that were asked about.
+struct KnownGuesses {
+  std::mutex mutex;  // guards the rest
+  std::map<std::string, std::optional<Guess>> first;  // the library's, by the problem's key; empty where it has none
+  std::map<std::string, Guess> of_such_sizes;         // the last that was timed, else asked for, by the key of such sizes
 };
 
 // The functions, without their prefix.
@@ -91,10 +92,14 @@ struct Table {
   const Vendor* vendor = nullptr;
   Handle handle = nullptr;  // of the context that was current when the library was opened
   std::string version;
-  std::shared_ptr<FirstGuesses> first = std::make_shared<FirstGuesses>();
+  std::shared_ptr<KnownGuesses> known = std::make_shared<KnownGuesses>();
+  // Whether the library runs an algorithm for a problem; null where it does not say. The last: what the heuristic fills in, for one.
+  int (*MatmulAlgoCheck)(Handle, Desc, Layout a, Layout b, Layout c, Layout d, const void* algo, void* found) = nullptr;
 
   // At most `most`, in the library's order; none where it has none. Throws nothing.
   std::vector<Guess> guesses(Desc desc, Layout a, Layout b, Layout c, Layout d, Preference preference, int most) const;
+  // Another problem's algorithm for this one; nothing where it cannot be, or needs more than `most_workspace` bytes. Throws nothing.
+  std::optional<Guess> checked(Desc desc, Layout a, Layout b, Layout c, Layout d, const Algo& algo, size_t most_workspace) const;
 };
 
 // A library, opened when it is first asked for; the device's context must be current. Any thread.

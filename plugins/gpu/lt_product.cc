@@ -2,6 +2,7 @@
 #include "plugins/gpu/lt_product.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -62,7 +63,7 @@ class Preference {
 
 class MatmulStep final : public codegen::Step {
  public:
-  MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced);
+  MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, Pick pick);
   ~MatmulStep() override {
     for (lt::Layout layout : {a_, b_, c_, d_}) if (layout) api_.MatrixLayoutDestroy(layout);
     if (desc_) api_.MatmulDescDestroy(desc_);
@@ -134,7 +135,30 @@ std::string matrix_key(const Matrix& m) {
   return out;
 }
 
-MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const ProductProblem& p, bool tf32, bool raced)
+// Sizes for which a library has the same kernels and, as a rule, the same favourite: less than an eighth apart, and multiples of the same
+// powers of two, as far as wide loads and tiles ask for them.
+std::string such_a_size(int64_t size) {
+  constexpr int kBits = 4;            // that count, the first ones
+  constexpr int64_t kTile = 1 << 7;  // the largest power of two that matters
+  const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(size)));
+  const int64_t share = bits > kBits ? size >> (bits - kBits) : size;
+  const int64_t power = std::min((size | kTile) & -(size | kTile), kTile);
+  return std::to_string(bits) + "." + std::to_string(share) + "." + std::to_string(power);
+}
+
+Keys keys_of(const ProductProblem& p) {
+  Keys keys;
+  keys.problem = std::to_string(p.batch) + "x[" + std::to_string(p.m) + "x" + std::to_string(p.k) + "]x" + std::to_string(p.n);
+  for (const Matrix* m : {&p.a, &p.b, &p.c, &p.d}) {
+    keys.problem += matrix_key(*m);
+    keys.such_sizes += m->transposed ? "t" : "n";
+    for (const int64_t each : {m->ld, m->batch_stride}) keys.such_sizes += "/" + std::to_string(each & -each & 15);
+  }
+  for (const int64_t size : {p.batch, p.m, p.k, p.n}) keys.such_sizes += "/" + such_a_size(size);
+  return keys;
+}
+
+MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const ProductProblem& p, bool tf32, Pick pick)
     : api_(api), left_(anchor.operands[0]), right_(anchor.operands[1]), result_(anchor.results[0]) {
   const lt::Vendor& vendor = *api_.vendor;
   const int32_t type = *data_type(vendor, left_.dtype), result_type = *data_type(vendor, result_.dtype);
@@ -166,21 +190,25 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
 
   Preference preference(api_, kWorkspaceBytes);
   if (!preference.get()) throw kit::Error(KRN_STATUS_internal, std::string(vendor.name) + " gives no preference");
-  std::string key = std::to_string(p.batch) + "x[" + std::to_string(p.m) + "x" + std::to_string(p.k) + "]x" + std::to_string(p.n);
-  text_ = vendor.name + (" " + key);
-  key += matrix_key(p.a) + matrix_key(p.b) + matrix_key(p.c) + matrix_key(p.d);
+  Keys keys = keys_of(p);
+  text_ = vendor.name + (" " + keys.problem.substr(0, keys.problem.find('/')));
+  std::string rest;
   for (int32_t v : {type, result_type, sums, static_cast<int32_t>(epilogue_), static_cast<int32_t>(residual_.present())})
-    key += "/" + std::to_string(v);
+    rest += "/" + std::to_string(v);
   const TensorDesc* const operands[] = {&right_, &left_, residual_.present() ? &residual_ : &result_, &result_};
   for (int i = 0; i < 4; ++i) {
     const uint32_t bytes = alignment(*operands[i]);
     preference.align(i, bytes);
-    key += "/" + std::to_string(bytes);
+    rest += "/" + std::to_string(bytes);
   }
+  keys.problem += rest, keys.such_sizes += rest;
   const auto ask = [&](int most) { return api_.guesses(desc_, a_, b_, c_, d_, preference.get(), most); };
-  const std::vector<lt::Guess> found = raced ? ask(kGuesses) : std::vector<lt::Guess>();
-  const std::optional<Choice> first = raced ? std::nullopt : first_algorithm(api_, key, [&] { return ask(1); });
-  if (found.empty() && !first) throw kit::Error(KRN_STATUS_unsupported, std::string(vendor.name) + " has no algorithm for this product");
+  const auto checked = [&](const lt::Guess& guess) { return api_.checked(desc_, a_, b_, c_, d_, guess.algo, kWorkspaceBytes); };
+  const std::vector<lt::Guess> found = pick == Pick::kFastest ? ask(kGuesses) : std::vector<lt::Guess>();
+  const std::optional<lt::Guess> like_others = pick == Pick::kLikeOthers ? algorithm_like_others(api_, keys, checked) : std::nullopt;
+  const std::optional<lt::Guess> guess =
+      pick == Pick::kFastest || like_others ? like_others : first_algorithm(api_, keys, [&] { return ask(1); });
+  if (found.empty() && !guess) throw kit::Error(KRN_STATUS_unsupported, std::string(vendor.name) + " has no algorithm for this product");
   Product product{desc_, a_, b_, c_, d_};
   product.a_bytes = span_bytes(p.b, p.k, p.n, element_bytes_);
   product.b_bytes = span_bytes(p.a, p.m, p.k, element_bytes_);
@@ -188,11 +216,11 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
   product.d_bytes = span_bytes(p.d, p.m, p.n, result_bytes);
   product.bias_bytes = p.has_bias ? static_cast<size_t>(p.n * result_bytes) : 0;
   product.f64 = f64_;
-  const Choice choice = first ? *first : choose_algorithm(api_, key, product, found);
+  const Choice choice = guess ? Choice{guess->algo, guess->workspace_bytes} : choose_algorithm(api_, keys, product, found);
   algo_ = choice.algo;
   workspace_bytes_ = choice.workspace_bytes;
   seconds_ = static_cast<double>(choice.microseconds) * 1e-6;
-  text_ += first ? " first guess" : " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(found.size());
+  text_ += like_others ? " as such sizes have" : guess ? " first guess" : " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(found.size());
   if (choice.microseconds > 0) text_ += " " + std::to_string(choice.microseconds) + " us";
 }
 
@@ -285,12 +313,12 @@ bool LtProducts::takes(uint8_t dtype, std::string& why_not) const {
   return *taken_[dtype];
 }
 
-std::unique_ptr<codegen::Step> LtProducts::make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced,
+std::unique_ptr<codegen::Step> LtProducts::make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, Pick pick,
                                                 double* seconds) const {
   std::string why_not;
   const lt::Table* api = table(why_not);
   if (!api) throw kit::Error(KRN_STATUS_unsupported, why_not);
-  auto step = std::make_unique<MatmulStep>(*api, anchor, problem, tf32, raced);
+  auto step = std::make_unique<MatmulStep>(*api, anchor, problem, tf32, pick);
   if (seconds) *seconds = step->seconds();
   return step;
 }

@@ -18,7 +18,7 @@ class LtProducts final : public ProductLibrary {
   bool usable(std::string& why_not) const override { return table(why_not) != nullptr; }
   bool takes(uint8_t dtype, std::string& why_not) const override;
   std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const ProductProblem& problem, bool tf32,
-                                      bool raced, double* seconds) const override;
+                                      Pick pick, double* seconds) const override;
 
  private:
   const lt::Table* table(std::string& why_not) const;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRuns = 3;                          // timed; the best counts
 constexpr unsigned char kCold = 0x3c;             // as the operands' memory
-constexpr size_t kMostFirst = 4096;               // first guesses that are remembered
+constexpr size_t kMostKnown = 4096;               // guesses that are remembered
 constexpr size_t kColdBytes = size_t{128} << 20;  // more than any second-level cache
 
 class Race {
@@ -87,27 +87,36 @@ Choice run_race(const lt::Table& api, const Product& product, std::span<const lt
 
 }  // namespace
 
-std::optional<Choice> first_algorithm(const lt::Table& api, const std::string& key, const std::function<std::vector<lt::Guess>()>& ask) {
-  const std::lock_guard lock(api.first->mutex);
-  auto& known = api.first->known;
-  if (known.size() >= kMostFirst) known.clear();
-  const auto [at, is_new] = known.try_emplace(key);
+std::optional<lt::Guess> first_algorithm(const lt::Table& api, const Keys& keys, const std::function<std::vector<lt::Guess>()>& ask) {
+  const std::lock_guard lock(api.known->mutex);
+  auto& [mutex, first, of_such_sizes] = *api.known;
+  if (first.size() >= kMostKnown) first.clear();
+  const auto [at, is_new] = first.try_emplace(keys.problem);
   if (is_new)
     if (const std::vector<lt::Guess> found = ask(); !found.empty()) at->second = found[0];
-  return at->second ? std::optional(first_guess({&*at->second, 1})) : std::nullopt;
+  if (at->second && of_such_sizes.size() < kMostKnown) of_such_sizes.try_emplace(keys.such_sizes, *at->second);
+  return at->second;
 }
 
-Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found) {
-  const std::string name = kChoicePrefix + api.version + " " + key;
+std::optional<lt::Guess> algorithm_like_others(const lt::Table& api, const Keys& keys,
+                                               const std::function<std::optional<lt::Guess>(const lt::Guess&)>& checked) {
+  const std::lock_guard lock(api.known->mutex);
+  const auto at = api.known->of_such_sizes.find(keys.such_sizes);
+  return at == api.known->of_such_sizes.end() ? std::nullopt : checked(at->second);
+}
+
+Choice choose_algorithm(const lt::Table& api, const Keys& keys, const Product& product, std::span<const lt::Guess> found) {
+  const std::string name = kChoicePrefix + api.version + " " + keys.problem;
   Choice choice;
-  const std::vector<char> known = code_store().recall(name);
-  if (known.size() == sizeof choice) {
+  if (const std::vector<char> known = code_store().recall(name); known.size() == sizeof choice) {
     std::memcpy(&choice, known.data(), sizeof choice);
-    return choice;
+  } else {
+    choice = run_race(api, product, found);
+    const char* bytes = reinterpret_cast<const char*>(&choice);
+    code_store().remember(name, std::vector<char>(bytes, bytes + sizeof choice));
   }
-  choice = run_race(api, product, found);
-  const char* bytes = reinterpret_cast<const char*>(&choice);
-  code_store().remember(name, std::vector<char>(bytes, bytes + sizeof choice));
+  const std::lock_guard lock(api.known->mutex);
+  if (api.known->of_such_sizes.size() < kMostKnown) api.known->of_such_sizes[keys.such_sizes] = {choice.algo, choice.workspace_bytes};
   return choice;
 }
 

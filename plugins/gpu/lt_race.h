@@ -30,10 +30,18 @@ struct Choice {
   float microseconds = 0;    // 0: not timed
 };
 
-// `key` names the problem for good: everything that the library's answer depends on but its version, which is added. Without memory for
-// scratch: the library's first guess.
-Choice choose_algorithm(const lt::Table& api, const std::string& key, const Product& product, std::span<const lt::Guess> found);
-// The library's first guess; nullopt where it has none. `ask` for it takes a tenth of a millisecond, and the layers of a model ask alike.
-std::optional<Choice> first_algorithm(const lt::Table& api, const std::string& key, const std::function<std::vector<lt::Guess>()>& ask);
+// `problem` names it for good: everything that the library's answer depends on but its version, which is added. `such_sizes` names what is
+// alike in it and in problems whose best algorithms are, as a rule, the same.
+struct Keys {
+  std::string problem, such_sizes;
+};
+
+// Without memory for scratch: the library's first guess.
+Choice choose_algorithm(const lt::Table& api, const Keys& keys, const Product& product, std::span<const lt::Guess> found);
+// The library's first guess; nothing where it has none. `ask` for it takes a tenth of a millisecond, and the layers of a model ask alike.
+std::optional<lt::Guess> first_algorithm(const lt::Table& api, const Keys& keys, const std::function<std::vector<lt::Guess>()>& ask);
+// What a problem of such sizes has, if there was one and `checked` gives it back for this one.
+std::optional<lt::Guess> algorithm_like_others(const lt::Table& api, const Keys& keys,
+                                               const std::function<std::optional<lt::Guess>(const lt::Guess&)>& checked);
 
 }  // namespace keirin::gpu

@@ -194,9 +194,9 @@ class Either final : public ProductLibrary {
   }
   bool takes(uint8_t dtype, std::string& why_not) const override { return of(dtype).takes(dtype, why_not); }
   bool fuses(uint8_t dtype) const override { return of(dtype).fuses(dtype); }
-  std::unique_ptr<codegen::Step> make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, bool raced,
+  std::unique_ptr<codegen::Step> make(const AnchorDesc& anchor, const ProductProblem& problem, bool tf32, Pick pick,
                                       double* seconds) const override {
-    return of(anchor.operands[0].dtype).make(anchor, problem, tf32, raced, seconds);
+    return of(anchor.operands[0].dtype).make(anchor, problem, tf32, pick, seconds);
   }
 
  private:
@@ -220,16 +220,16 @@ bool product_tail_taken(const AnchorDesc& anchor, const ProductLibrary& library,
 }
 
 std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load, bool tf32,
-                                            bool raced, double* seconds) {
+                                            Pick pick, double* seconds) {
   auto problem = problem_of(anchor);
   if (!problem) throw kit::Error(KRN_STATUS_unsupported, "the library of products does not take this layout");
   const bool rounds = tf32 && !anchor.ieee;
-  if (is_bare(anchor) || gpu.products->fuses(anchor.operands[0].dtype)) return gpu.products->make(anchor, *problem, rounds, raced, seconds);
+  if (is_bare(anchor) || gpu.products->fuses(anchor.operands[0].dtype)) return gpu.products->make(anchor, *problem, rounds, pick, seconds);
   std::string why_not;
   const auto tail = tail_of(anchor, *problem, why_not);
   if (!tail) throw kit::Error(KRN_STATUS_unsupported, why_not);
   const AnchorDesc product = bare(anchor);
-  return std::make_unique<WithTail>(gpu.products->make(product, *problem_of(product), rounds, raced, seconds),
+  return std::make_unique<WithTail>(gpu.products->make(product, *problem_of(product), rounds, pick, seconds),
                                     make_text_step(*tail, target, load));
 }
 

@@ -26,6 +26,10 @@ struct ProductProblem {
   bool has_bias = false, has_residual = false;
 };
 
+// Which of a library's algorithms a product gets: its first guess, so that equal problems get equal ones in every process; what a product
+// of such sizes has, where a call waits; the fastest of its guesses.
+enum class Pick : uint8_t { kFirst, kLikeOthers, kFastest };
+
 class ProductLibrary {
  public:
   virtual ~ProductLibrary() = default;
@@ -35,11 +39,10 @@ class ProductLibrary {
   virtual bool takes(uint8_t dtype, std::string& why_not) const = 0;
   // Whether such products may have a bias, activations and a residual; else a kernel adds them behind the library's call.
   virtual bool fuses(uint8_t /*dtype*/) const { return true; }
-  // `tf32`: f32 operands may be rounded to it. `raced`: the library's guesses are timed, else its first is taken, so that equal problems
-  // get equal algorithms in every process. `seconds`: what the choice took with cold caches, 0 if it was not timed.
+  // `tf32`: f32 operands may be rounded to it. `seconds`: what the choice took with cold caches, 0 if it was not timed.
   // Operands of 16 bits may have a result in f32. Throws kit::Error; `unsupported` if the library has none.
   virtual std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const ProductProblem& problem,
-                                              bool tf32, bool raced, double* seconds) const = 0;
+                                              bool tf32, Pick pick, double* seconds) const = 0;
 };
 
 // `first`, and `second` for the types that it has none of. Both outlive it.
@@ -52,6 +55,6 @@ bool product_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::Pos
 bool product_tail_taken(const codegen::AnchorDesc& anchor, const ProductLibrary& library, std::string& why_not);
 // The library's step (ProductLibrary::make), and behind it a kernel for what the library does not fuse.
 std::unique_ptr<codegen::Step> make_product(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load,
-                                            bool tf32, bool raced, double* seconds = nullptr);
+                                            bool tf32, Pick pick, double* seconds = nullptr);
 
 }  // namespace keirin::gpu

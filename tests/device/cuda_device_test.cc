@@ -65,7 +65,7 @@ std::string run_case(const KernelCase& original, const Schedule& s, const CodeTa
     c.kernel.csr.perm_buffer = static_cast<uint32_t>(buffers.size());
     buffers.push_back(add(c.order.data(), c.order.size() * 4).data());
   }
-  const CodeStore::Wanted wanted{&c.kernel, s, code_name(c.kernel, s, target)};
+  const CodeStore::Wanted wanted{&c.kernel, s, CodeNames(c.kernel, target).of(s)};
   auto step = make_kernel_step(*machine().gpu->driver, c.kernel, s, code_store().load(*machine().gpu->driver, wanted));
   step->set_workspace(static_cast<uint32_t>(buffers.size()));
   buffers.push_back(add(nullptr, static_cast<size_t>(step->workspace_bytes())).data());
@@ -87,7 +87,7 @@ TEST_F(CudaDevice, PrintedKernelsAgreeWithTheInterpreter) {
     for (KernelCase& c : cases) {
       c.loosen = std::max(c.loosen, 4.0);
       for (const Schedule& s : test::schedules_for(c.kernel, machine().gpu->facts.max_cluster > 1))
-        wanted.push_back({&c.kernel, s, code_name(c.kernel, s, target)});
+        wanted.push_back({&c.kernel, s, CodeNames(c.kernel, target).of(s)});
     }
     code_store().compile(wanted, target, {});
     for (const KernelCase& c : cases)
@@ -196,7 +196,7 @@ void check_product(const Product& p, uint8_t dtype) {
   if (p.activation) post(p.activation);
   std::string why_not;
   ASSERT_TRUE(product_taken(anchor, why_not)) << why_not;
-  auto step = make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true);
+  auto step = make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, Pick::kFastest);
   DeviceMemory scratch(static_cast<size_t>(step->workspace_bytes()));
   std::vector<void*> buffers{dx.data(), dw.data(), db.data(), dr.data(), dy.data(), scratch.data()};
   if (step->workspace_bytes() > 0) step->set_workspace(5);
@@ -309,7 +309,7 @@ double seconds_of(const std::function<void()>& work) {
 void time_kernel(const std::string& name, Kernel k, double bytes, double copy_rate, int64_t index_below = 0) {
   const CodeTarget target = code_target(*machine().gpu, nullptr);
   const Schedule s = choose_schedule(k, machine().gpu->facts);
-  const CodeStore::Wanted wanted{&k, s, code_name(k, s, target)};
+  const CodeStore::Wanted wanted{&k, s, CodeNames(k, target).of(s)};
   code_store().compile({&wanted, 1}, target, {});
   std::vector<std::unique_ptr<DeviceMemory>> memory;
   std::vector<void*> buffers;
@@ -455,7 +455,7 @@ void time_anchor(const std::string& name, AnchorDesc anchor, double bytes, doubl
   const auto heads = anchor.op == kit::kOp_attention ? heads_problem(anchor, why_not) : std::nullopt;
   if (anchor.op == kit::kOp_attention && (!heads || !cudnn().supports(*heads, why_not))) return;
   auto library = anchor.op == kit::kOp_linear
-                     ? make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, true)
+                     ? make_product(anchor, *machine().gpu, code_target(*machine().gpu, nullptr), true, false, Pick::kFastest)
                      : make_heads(anchor, *heads, cudnn());
   DeviceMemory more(static_cast<size_t>(library->workspace_bytes()));
   library->set_workspace(static_cast<uint32_t>(buffers.size()));

@@ -105,8 +105,8 @@ void multiply(const Desc& p, const void* alpha, const void* a, const Layout& la,
 
 }  // namespace
 
-FAKE std::atomic<int> fake_lt_asked, fake_lt_multiplied, fake_lt_proposals, fake_lt_refused_type, fake_lt_last_place;
-std::atomic<int> fake_lt_asked{0}, fake_lt_multiplied{0}, fake_lt_proposals{3}, fake_lt_refused_type{-1}, fake_lt_last_place{-1};
+FAKE std::atomic<int> fake_lt_asked, fake_lt_multiplied, fake_lt_proposals, fake_lt_refused_type, fake_lt_last_place, fake_lt_unchecked;
+std::atomic<int> fake_lt_asked{0}, fake_lt_multiplied{0}, fake_lt_proposals{3}, fake_lt_refused_type{-1}, fake_lt_last_place{-1}, fake_lt_unchecked{0};
 
 #ifdef FAKE_HIPBLASLT
 FAKE int hipblasLtGetVersion(int*, int* version) { return *version = 1000, 0; }
@@ -147,6 +147,13 @@ FAKE int FAKE_LT(MatmulAlgoGetHeuristic)(void*, Desc*, Layout* a, Layout*, Layou
   for (int i = 0; i < *count; ++i) found[i] = {{.place = i, .alignment = least}, static_cast<size_t>(64 * i), 0, 1, {}};
   return 0;
 }
+#ifndef FAKE_HIPBLASLT  // which has none
+FAKE int FAKE_LT(MatmulAlgoCheck)(void*, Desc*, Layout*, Layout*, Layout*, Layout*, const void* algo, Heuristic* found) {
+  std::memcpy(&found->algo, algo, sizeof found->algo);
+  found->workspace_bytes = static_cast<size_t>(64 * found->algo.place);
+  return fake_lt_unchecked;
+}
+#endif
 FAKE int FAKE_LT(Matmul)(void*, Desc* desc, const void* alpha, const void* a, Layout* la, const void* b, Layout* lb, const void* beta,
                          const void* c, Layout* lc, void* d, Layout* ld, const Algo* algo, void* workspace, size_t workspace_bytes, void*) {
   ++fake_lt_multiplied;

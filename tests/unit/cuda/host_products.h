@@ -18,7 +18,7 @@ class HostProducts final : public gpu::ProductLibrary {
  public:
   bool usable(std::string&) const override { return true; }
   bool takes(uint8_t, std::string&) const override { return true; }
-  std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const gpu::ProductProblem& problem, bool, bool,
+  std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const gpu::ProductProblem& problem, bool, gpu::Pick,
                                       double* seconds) const override {
     if (seconds) *seconds = 0;
     ++made;

@@ -94,10 +94,10 @@ AnchorDesc anchor_of(const Problem& p) {
   return a;
 }
 
-std::unique_ptr<codegen::Step> make(const LtProducts& library, const AnchorDesc& anchor, bool raced) {
+std::unique_ptr<codegen::Step> make(const LtProducts& library, const AnchorDesc& anchor, Pick pick = Pick::kFirst) {
   Gpu gpu = test::host_gpu(static_cast<const test::HostDriver&>(host()));
   gpu.products = &library;
-  auto step = make_product(anchor, gpu, code_target(gpu, nullptr), true, false, raced);
+  auto step = make_product(anchor, gpu, code_target(gpu, nullptr), true, false, pick);
   step->set_workspace(5);
   return step;
 }
@@ -161,7 +161,7 @@ TEST_P(LtProduct, Agrees) {
       for (uint32_t activation : {0u, uint32_t{kit::kOp_relu}, uint32_t{kit::kOp_gelu_tanh}})
         for (bool linear : {true, false}) {
           const Problem p{linear, residual, activation, linear ? 1 : 3, 7, 12, 9, dtype};
-          const auto step = make(library_, anchor_of(p), false);
+          const auto step = make(library_, anchor_of(p));
           SCOPED_TRACE(step->describe());
           Data<float> data(p);
           Data<double> wide(p);
@@ -175,20 +175,49 @@ TEST_P(LtProduct, AlgorithmsAreRacedOnce) {
   const AnchorDesc anchor = anchor_of({.m = 11});
   std::atomic<int>& multiplied = counter("fake_lt_multiplied");
   multiplied = 0;
-  const auto raced = make(library_, anchor, true);
+  const auto raced = make(library_, anchor, Pick::kFastest);
   EXPECT_EQ(multiplied, 3 * 4) << "each of three to load its code and then three times";
   EXPECT_NE(raced->describe().find("guess 1 of 3 250"), std::string::npos) << raced->describe();
   multiplied = 0;
-  EXPECT_EQ(make(library_, anchor, true)->describe(), raced->describe());
+  EXPECT_EQ(make(library_, anchor, Pick::kFastest)->describe(), raced->describe());
   EXPECT_EQ(multiplied, 0) << "the choice is remembered";
-  EXPECT_EQ(make(library_, anchor_of({.m = 13}), false)->describe(), "fakelt 1x[13x12]x9 first guess");
+  EXPECT_EQ(make(library_, anchor_of({.m = 13}))->describe(), "fakelt 1x[13x12]x9 first guess");
   EXPECT_EQ(multiplied, 0) << "not raced: the first proposal";
+}
+
+// Sizes less than an eighth apart, and multiples of the same powers of two.
+TEST_P(LtProduct, ACallThatWaitsGetsWhatSuchSizesHave) {
+  std::atomic<int>& asked = counter("fake_lt_asked");
+  const auto of = [&](int64_t m, Pick pick) {
+    const Problem p{.m = m, .k = 24, .n = 24};
+    const auto step = make(library_, anchor_of(p), pick);
+    Data<float> data(p);
+    EXPECT_EQ(data.run(*step), KRN_STATUS_ok);
+    EXPECT_LT(data.error(), 1e-4);
+    return step->describe().substr(step->describe().find(']') + 5);
+  };
+  asked = 0;
+  EXPECT_EQ(of(130, Pick::kLikeOthers), "first guess") << "nobody has one";
+  EXPECT_EQ(of(134, Pick::kLikeOthers), "as such sizes have");
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(of(131, Pick::kLikeOthers), "first guess") << "odd";
+  EXPECT_EQ(of(150, Pick::kLikeOthers), "first guess") << "larger";
+  EXPECT_EQ(of(138, Pick::kFirst), "first guess") << "as in every process";
+  EXPECT_EQ(asked, 4);
+  EXPECT_EQ(of(258, Pick::kFastest).find("guess 1 of 3"), 0u);
+  asked = 0;
+  EXPECT_EQ(of(262, Pick::kLikeOthers), "as such sizes have") << "what was timed";
+  EXPECT_EQ(asked, 0);
+  counter("fake_lt_unchecked") = 7;
+  EXPECT_EQ(of(266, Pick::kLikeOthers), "first guess") << "the library does not run the other one for it";
+  EXPECT_EQ(asked, 1);
+  counter("fake_lt_unchecked") = 0;
 }
 
 TEST_P(LtProduct, OperandsBetweenWords) {
   const bool bare = GetParam();
   const Problem p{.m = 5};
-  const auto step = make(library_, anchor_of(p), false);
+  const auto step = make(library_, anchor_of(p));
   Data<float> data(p);
   std::memmove(data.x.data() + 1, data.x.data(), static_cast<size_t>(p.m * p.k) * sizeof(float));
   std::vector<void*> buffers{data.x.data() + 1,    data.w.data(), data.bias.data(),
@@ -205,7 +234,7 @@ TEST_P(LtProduct, OperandsBetweenWords) {
 
 TEST_P(LtProduct, RunsMayOverlapWithOtherBiases) {
   const Problem p{.m = 24, .k = 24, .n = 24};
-  const auto step = make(library_, anchor_of(p), false);
+  const auto step = make(library_, anchor_of(p));
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;
   for (uint32_t t = 0; t < 4; ++t)
@@ -228,7 +257,7 @@ TEST_P(LtProduct, TypesThatTheDeviceHasNot) {
   for (int turn = 0; turn < 2; ++turn) EXPECT_EQ(library_.takes(kit::kDType_f64, why_not), !GetParam());
   EXPECT_EQ(asked, GetParam() ? 1 : 0);
   EXPECT_EQ(why_not, GetParam() ? "fakelt has no products of this type on this device" : "");
-  EXPECT_THROW(make(library_, anchor_of({.dtype = kit::kDType_f64}), false), kit::Error);
+  EXPECT_THROW(make(library_, anchor_of({.dtype = kit::kDType_f64})), kit::Error);
 }
 
 TEST_P(LtProduct, WhatIsMissingIsSaidInOneLine) {

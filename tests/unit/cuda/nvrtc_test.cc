@@ -40,7 +40,7 @@ TEST_P(NvrtcTest, CompilesEveryKernel) {
   const CodeTarget target = target_of(arch());
   for (const test::KernelCase& c : cases)
     for (const Schedule& s : test::schedules_for(c.kernel, GetParam() >= 90)) {
-      wanted.push_back({&c.kernel, s, code_name(c.kernel, s, target)});
+      wanted.push_back({&c.kernel, s, CodeNames(c.kernel, target).of(s)});
       if (!all) break;
     }
   CodeStore store;
@@ -86,11 +86,11 @@ TEST(Nvrtc, NamesTellStructuresAndTargetsApart) {
   const auto a = test::kernel_cases(64), b = test::kernel_cases(72);
   const CodeTarget target = target_of("sm_90");
   Schedule s = choose_schedule(a[0].kernel, {});
-  EXPECT_EQ(code_name(a[0].kernel, s, target), code_name(b[0].kernel, s, target)) << "sizes are arguments";
-  EXPECT_NE(code_name(a[0].kernel, s, target), code_name(a[1].kernel, s, target));
-  EXPECT_NE(code_name(a[0].kernel, s, target), code_name(a[0].kernel, s, target_of("sm_80")));
+  EXPECT_EQ(CodeNames(a[0].kernel, target).of(s), CodeNames(b[0].kernel, target).of(s)) << "sizes are arguments";
+  EXPECT_NE(CodeNames(a[0].kernel, target).of(s), CodeNames(a[1].kernel, target).of(s));
+  EXPECT_NE(CodeNames(a[0].kernel, target).of(s), CodeNames(a[0].kernel, target_of("sm_80")).of(s));
   s.wide = true;
-  EXPECT_NE(code_name(a[0].kernel, s, target), code_name(a[0].kernel, choose_schedule(a[0].kernel, {}), target));
+  EXPECT_NE(CodeNames(a[0].kernel, target).of(s), CodeNames(a[0].kernel, target).of(choose_schedule(a[0].kernel, {})));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class GraphTexts::Backend final : public gpu::GpuBackend {
     std::vector<std::unique_ptr<codegen::Step>> steps;
     for (const codegen::Together& kernels : of_steps) {
       for (const gpu::Room& room : gpu::rooms_of(kernels, out_.gpu_.facts)) {
-        const std::string name = gpu::code_name(*kernels[0], room.schedule, target_);
+        const std::string name = gpu::CodeNames(*kernels[0], target_).of(room.schedule);
         out_.add_kernel(name, codegen::print_kernel(*kernels[0], room.schedule, out_.gpu_.driver->words().dialect, name));
       }
       steps.push_back(std::make_unique<NoStep>());

@@ -139,9 +139,9 @@ class NoF32 final : public gpu::ProductLibrary {
  public:
   bool usable(std::string&) const override { return true; }
   bool takes(uint8_t dtype, std::string& why_not) const override { return dtype != kit::kDType_f32 || (why_not = "no f32", false); }
-  std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const gpu::ProductProblem& problem, bool tf32, bool raced,
+  std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const gpu::ProductProblem& problem, bool tf32, gpu::Pick pick,
                                       double* seconds) const override {
-    return products_.make(anchor, problem, tf32, raced, seconds);
+    return products_.make(anchor, problem, tf32, pick, seconds);
   }
 
  private:
