@@ -212,13 +212,17 @@ Result<CutGraph> cut_graph(const Session::Impl& session, const Graph& graph, con
     KRN_TRY_LET(Partition parts, partition(graph, wanted));
     bool changed = false;
     for (const Region& region : parts.regions) {
-      if (wrong.empty() || !wrong.count(hex(judged_hash(region.cut.graph, session)))) continue;
+      const auto is_wrong = [&](const Hash& hash) { return wrong.contains(hex(hash)); };
+      if (wrong.empty()) continue;
+      const bool left_out = is_wrong(left_out_hash(region.cut.graph, session));
+      if (!left_out && !is_wrong(judged_hash(region.cut.graph, session))) continue;
       changed = repaired = true;
       // What cannot be halved is not compiled: single ops, and what floats into whatever reads it.
-      const bool halve = region.ops.size() > 1 && halvings < kMostHalvings;
+      const bool halve = !left_out && region.ops.size() > 1 && halvings < kMostHalvings;
       const std::vector<OpId> out(region.ops.begin() + static_cast<ptrdiff_t>(halve ? region.ops.size() / 2 : 0), region.ops.end());
       for (Claim& claim : wanted) std::erase_if(claim.ops, [&](OpId op) { return std::binary_search(out.begin(), out.end(), op); });
       if (halve) wanted.push_back({static_cast<uint32_t>(wanted.size()), out});
+      else for (const OpId op : out) claimed.refusals[op] = kWrongBefore;
     }
     if (changed) continue;
     std::vector<uint32_t> number_of(graph.ops.size(), 0);
@@ -461,6 +465,11 @@ Hash judged_hash(const Graph& region, const Session::Impl& session) {
                            (policy.tf32_recurrent ? " r" : "");
   hash.update(rule.data(), rule.size());
   return hash.finish();
+}
+
+Hash left_out_hash(const Graph& region, const Session::Impl& session) {
+  const std::string rule = "left out " + hex(judged_hash(region, session));
+  return sha256(rule.data(), rule.size());
 }
 
 Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session) {

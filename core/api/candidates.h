@@ -127,6 +127,8 @@ Result<BuiltPart> build_part(Session::Impl& session, const Prepared& prepared, P
 // What is remembered of code that was judged wrong: the region, or one op as a region of its own, under the session's numerics.
 Hash judged_hash(const Graph& region, const Session::Impl& session);
 Hash judged_hash(const Graph& graph, OpId op, const Session::Impl& session);
+// What is remembered of a region that no plan is to have, nor its halves.
+Hash left_out_hash(const Graph& region, const Session::Impl& session);
 
 // Whether the numerics let a plugin round the op's f32 operands, and nothing forbids it for this op (AttrKey::k_ieee).
 bool may_round(const Session::Impl& session, const Graph& graph, OpId op);

@@ -22,6 +22,7 @@ using Tensors = Deciding::Tensors;
 
 constexpr int kMostRounds = 6;        // of building again: each finds what the one before hid
 constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan; from then on what is wrong is halved once a round
+constexpr const char* kShowsNothing = "eager itself is far from fp64 in it: not to be judged";
 constexpr size_t kMostParts = 200;    // that are compiled for it
 
 // A worker that somebody killed, memory that ran out, an end that was asked for: nothing is shown by it, least of all a wrong answer, which
@@ -424,20 +425,18 @@ static bool build_again(Deciding& d, Candidate& candidate) {
   return true;
 }
 
-// What is wrong again after so many repairs stays eager in this plan; others may have it.
+// What is wrong again after so many repairs stays eager in every plan; the rest of this one was right.
 static bool leave_out(Deciding& d, Candidate& candidate, const std::vector<RegionVerdict>& verdicts) {
-  std::vector<uint32_t>& left_out = candidate.built.choice.left_out;
   size_t num_ops = 0;
   for (const RegionVerdict& verdict : verdicts) {
-    const BuiltRegion& region = candidate.built.regions[verdict.region];
-    left_out.insert(std::upper_bound(left_out.begin(), left_out.end(), region.number), region.number);
-    num_ops += region.cut.graph.ops.size();
+    const Graph& region = candidate.built.regions[verdict.region].cut.graph;
+    candidate.built.choice.device->judged_wrong(left_out_hash(region, d.session),
+                                                verdict.wrong.empty() ? kShowsNothing : "answered wrong: " + verdict.wrong);
+    num_ops += region.ops.size();
   }
   d.report.reasons.push_back(candidate.built.name + ": " + std::to_string(verdicts.size()) + " regions of " + std::to_string(num_ops) +
                              " operators were wrong again after " + std::to_string(kMostRounds) + " repairs; they stay eager");
-  if (!build_again(d, candidate)) return false;
-  candidate.report.name = candidate.built.name;
-  return true;
+  return build_again(d, candidate);
 }
 
 // What another plan's repair found may be all that is wrong in this one.
@@ -470,7 +469,7 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
       if (shows_nothing(verdict)) {
         auto parts = Search(d, candidate.built, region, verdict.inputs, end).too_large();
         if (!parts.ok()) return is_out(candidate, "its regions cannot be tried: " + parts.status().message().what);
-        for (const Hash& part : *parts) device.judged_wrong(part, "eager itself is far from fp64 in it: not to be judged");
+        for (const Hash& part : *parts) device.judged_wrong(part, kShowsNothing);
         num_halved += parts->size();
         continue;
       }
