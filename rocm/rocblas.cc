@@ -172,8 +172,8 @@ class RocblasProducts final : public gpu::ProductLibrary {
     if (!at->second) why_not = "rocBLAS has no products of this type on this device";
     return at->second;
   }
-  std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const gpu::ProductProblem& problem, bool /*tf32*/, gpu::Pick /*pick*/,
-                                      double* seconds) const override {
+  std::unique_ptr<codegen::Step> make(const codegen::AnchorDesc& anchor, const gpu::ProductProblem& problem, bool /*tf32*/,
+                                      gpu::Pick /*pick*/, double* seconds) const override {
     std::string why_not;
     if (!usable(why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
     if (seconds) *seconds = 0;

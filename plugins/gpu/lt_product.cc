@@ -205,9 +205,10 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
   const auto ask = [&](int most) { return api_.guesses(desc_, a_, b_, c_, d_, preference.get(), most); };
   const auto checked = [&](const lt::Guess& guess) { return api_.checked(desc_, a_, b_, c_, d_, guess.algo, kWorkspaceBytes); };
   const std::vector<lt::Guess> found = pick == Pick::kFastest ? ask(kGuesses) : std::vector<lt::Guess>();
-  const std::optional<lt::Guess> like_others = pick == Pick::kLikeOthers ? algorithm_like_others(api_, keys, checked) : std::nullopt;
-  const std::optional<lt::Guess> guess =
-      pick == Pick::kFastest || like_others ? like_others : first_algorithm(api_, keys, [&] { return ask(1); });
+  std::optional<lt::Guess> guess;  // that is not raced
+  if (pick == Pick::kLikeOthers) guess = algorithm_like_others(api_, keys, checked);
+  const bool like_others = guess.has_value();
+  if (!guess && pick != Pick::kFastest) guess = first_algorithm(api_, keys, [&] { return ask(1); });
   if (found.empty() && !guess) throw kit::Error(KRN_STATUS_unsupported, std::string(vendor.name) + " has no algorithm for this product");
   Product product{desc_, a_, b_, c_, d_};
   product.a_bytes = span_bytes(p.b, p.k, p.n, element_bytes_);
@@ -220,7 +221,9 @@ MatmulStep::MatmulStep(const lt::Table& api, const AnchorDesc& anchor, const Pro
   algo_ = choice.algo;
   workspace_bytes_ = choice.workspace_bytes;
   seconds_ = static_cast<double>(choice.microseconds) * 1e-6;
-  text_ += like_others ? " as such sizes have" : guess ? " first guess" : " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(found.size());
+  text_ += like_others ? " as such sizes have"
+           : guess     ? " first guess"
+                       : " guess " + std::to_string(choice.place + 1) + " of " + std::to_string(found.size());
   if (choice.microseconds > 0) text_ += " " + std::to_string(choice.microseconds) + " us";
 }
 

@@ -156,8 +156,9 @@ class Decider:
         self._met: set[tuple[Any, ...]] = set()
         self._lock = threading.Lock()
 
-    def meet(self, inputs: list[torch.Tensor], then: Callable[[], None] | None = None) -> bool:
-        """Sees to it that calls like this one are decided. True if that was just begun; `then` runs on the thread that decided."""
+    def meet(self, inputs: list[torch.Tensor], then: Callable[[list[torch.Tensor]], None] | None = None) -> bool:
+        """Sees to it that calls like this one are decided. True if that was just begun; `then` runs on a thread that decides, with what it
+        was decided on: in the background copies of the inputs."""
         if self.when == "asked":
             return False
         if self.has_ranges and self.effects is not None:
@@ -188,9 +189,7 @@ class Decider:
             return False
         if self.has_ranges:
             self.model.meet(inputs)
-            if then:
-                then()
-        elif self.when == "now":
+        if self.when == "now":
             self._try(inputs, then)
         else:
             own = [each.detach().clone(memory_format=torch.preserve_format) for each in inputs]
@@ -240,9 +239,10 @@ class Decider:
             return "sizes or branches depend on data, and deciding about that runs the model as a whole"
         return None
 
-    def _try(self, inputs: list[torch.Tensor], then: Callable[[], None] | None) -> None:
+    def _try(self, inputs: list[torch.Tensor], then: Callable[[list[torch.Tensor]], None] | None) -> None:
         try:
-            self._compile(inputs, patient=self.when == "background")
+            if not self.has_ranges:
+                self._compile(inputs, patient=self.when == "background")
         except Error as error:
             self._because(error.in_a_line())
             return
@@ -250,7 +250,7 @@ class Decider:
             self._because(f"eager raises on these inputs: {error}".split("\n")[0])
             return
         if then:
-            then()
+            then(inputs)
 
     def _because(self, reason: str) -> None:
         with self._lock:

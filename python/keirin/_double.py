@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step in 64-bit floats: what its gradients are measured against, and how far roundings move them."""
+"""Graphs in 64-bit floats: what answers and gradients are measured against, and how far roundings move them."""
 from __future__ import annotations
 
 import operator
@@ -100,19 +100,28 @@ class Rounded(Double):
     """The same with each operator's result off by what its own dtype costs, up or down as a seed has it: how far right answers may be from
     64 bits. What RefereeRunner::round_results is to a file (core/eager/program/referee.cc)."""
 
-    _PRODUCTS = ("conv", "mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product", "_flash", "_efficient", "_grouped_mm")
+    _PRODUCTS = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "einsum", "_grouped_mm",
+                 "scaled_dot_product", "_scaled_dot_product", "_flash", "_efficient")
 
     def __init__(self, gm: torch.fx.GraphModule, seed: int, tf32: bool):
         super().__init__(gm)
         self._seed, self._tf32, self._count = seed, tf32, 0
 
+    @staticmethod
+    def name_of(node: torch.fx.Node) -> str:
+        return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+    @classmethod
+    def is_product(cls, node: torch.fx.Node) -> bool:
+        return node.op in ("call_function", "call_method") and cls.name_of(node).startswith(cls._PRODUCTS)
+
     def run_node(self, n: torch.fx.Node) -> Any:
         results = super().run_node(n)
-        if n.op != "call_function" or n.target is operator.getitem:
+        if n.op not in ("call_function", "call_method") or n.target is operator.getitem:
             return results
         operands = torch.utils._pytree.tree_leaves(torch.fx.node.map_arg((n.args, n.kwargs), lambda node: self.env[node]))
         read = {each.untyped_storage().data_ptr() for each in operands if isinstance(each, torch.Tensor)}
-        is_product = getattr(n.target, "__name__", "").startswith(self._PRODUCTS)
+        is_product = self.is_product(n)
 
         def off(value: Any, own: Any) -> Any:
             if not isinstance(value, torch.Tensor) or not isinstance(own, torch.Tensor) or value.dtype != torch.float64:
@@ -126,7 +135,11 @@ class Rounded(Double):
             sign = (place * 12.9898 + 78.233 * self._seed + 3.7 * self._count).sin().sign()
             return value + error.nan_to_num(0, 0, 0) * sign
 
-        own = n.meta.get("val")
+        own = n.meta.get("val", n.meta.get("example_value"))
         if isinstance(results, (tuple, list)) and isinstance(own, (tuple, list)):
             return type(results)(off(each, its) for each, its in zip(results, own))
         return off(results, own)
+
+
+class RoundedModule(Rounded, DoubleModule):
+    """The same of Dynamo's graph."""

@@ -27,6 +27,7 @@ from keirin import _deciding, _recurrent, _training, _updates
 from keirin._aten import bytes_of, saved
 from keirin._errors import Error, NotCaptured, invalid_input
 from keirin._inputs import check_tensors, device_of
+from keirin._judged import judged
 from keirin._library import device_word, native, words_of
 from keirin._lowered import lowered
 from keirin._rewrites import say_default_device
@@ -209,6 +210,7 @@ class Graph:
             examples = _with_numbers(gm, examples)
         self._tensors = tuple(i for i, each in enumerate(examples) if isinstance(each, torch.Tensor))
         self._race: dict[str, Any] | None = None
+        self.referee = "nothing is decided yet"  # why it was not judged by Dynamo's graph; empty: it was
         self.name = f"graph {next(_numbers)}"
         self.reason: str | None = None
         self._lock = threading.Lock()
@@ -307,7 +309,12 @@ class Graph:
             self._stay_eager(f"{type(error).__name__}: {error}".split("\n")[0])
 
     def _ask(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: tuple[Any, ...]) -> bool:
-        return decider.meet([args[i] for i in self._program.inputs], lambda: self._install(decider, weights, args))
+        def then(inputs: list[torch.Tensor]) -> None:
+            own = list(args)
+            for i, each in zip(self._program.inputs, inputs):
+                own[i] = each
+            self._install(decider, weights, own)
+        return decider.meet([args[i] for i in self._program.inputs], then)
 
     def _let_vary(self, names: list[str] | None, args: tuple[Any, ...]) -> _deciding.Decider:
         """Another session, to which these weights, or all, are inputs."""
@@ -327,15 +334,40 @@ class Graph:
                 return False
         return True
 
-    def _install(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: tuple[Any, ...]) -> None:
+    def _install(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: list[Any]) -> None:
         effects = decider.effects or {}
         state = [name in effects.get("written_weights", ()) for name in self._program.names]
         written = [self._program.inputs[i] for i in effects.get("written_inputs", ())]
-        if self._is_update and not self._wins(decider.model, written, list(args)):
+        if not self._is_right(decider, weights, args, state, written):
+            return
+        if self._is_update and not self._wins(decider.model, written, args):
             return
         with self._lock:
             if decider is self._bindings[-1]:
                 self._handle.install(decider.model, weights, state, written)
+
+    def _is_right(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: list[Any], state: list[bool],
+                  written: list[int]) -> bool:
+        """A session is judged by the program that it was given: whether that is Dynamo's graph is found here."""
+        if any(state) or (decider.effects or {}).get("draws_random"):
+            self.referee = "it writes its weights" if any(state) else "it draws random numbers"
+            return True
+        fast, handle = native.graph_callable(self._program.roles, self._program.outputs, self.eager)
+        handle.install(decider.model, weights, state, written)
+
+        def captured(*own: Any) -> list[Any]:
+            """What the session answers until it has a plan."""
+            results = decider.model.call([own[i] for i in self._program.inputs])
+            return [results[i] if kind == "tensor" else own[i] if kind == "argument" else value for kind, i, value in self._program.outputs]
+        try:
+            with _deciding.one_at_a_time():
+                wrong, self.referee = judged(self._gm, captured if decider.has_ranges else fast, args, written, self._options)
+        except Exception as error:
+            wrong = f"it cannot be judged: {type(error).__name__}: {error}".split("\n")[0]
+        if wrong:
+            decider._because(wrong)
+            log.warning("%s is answered by eager: %s", self.name, wrong)
+        return not wrong
 
     def _wins(self, model: Any, written: list[int], args: list[Any]) -> bool:
         """An update as a program has more operators than Dynamo's graph, which answers where no plan does: the two are raced on copies."""
@@ -357,6 +389,8 @@ class Graph:
         decided = decider.model.explain()
         raced = _training.race_text("update", self._race) if self._race else ""
         answered = f"{self.name}: {self._handle.answered} calls answered by the runtime\n"
+        if self.referee and self._handle.answered:
+            answered += f"judged by what was captured, not by the module itself: {self.referee}\n"
         return answered + raced + (decided or "nothing is decided yet\n") + decider.text()
 
 

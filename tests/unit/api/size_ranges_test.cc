@@ -251,7 +251,8 @@ TEST(SizeRanges, ACallWaitsForAPlanThatTakesLessThanItSaves) {
 // From then on plans are made in less time. What it took before counts until one was made, soon and beside calls.
 TEST(SizeRanges, WhatPlansTookBeforeTheirGraphsWereLearnedCountsUntilOneIsMade) {
   SizeRanges ranges;
-  ranges.set({{1}, {900}}, {{1, 900, "cpu/all"}}, {at(8, {plan("eager", 5), plan("cpu/all", 2)}), at(400, {plan("eager", 20), plan("cpu/all", 10)})});
+  ranges.set({{1}, {900}}, {{1, 900, "cpu/all"}},
+             {at(8, {plan("eager", 5), plan("cpu/all", 2)}), at(400, {plan("eager", 20), plan("cpu/all", 10)})});
   ranges.tried_at_once({500}, {});
   for (int i = 0; i < 5; ++i) ranges.entered(0, {{"plan", 0.006}}, true);
   ranges.learned("");

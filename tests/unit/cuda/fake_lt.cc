@@ -106,7 +106,8 @@ void multiply(const Desc& p, const void* alpha, const void* a, const Layout& la,
 }  // namespace
 
 FAKE std::atomic<int> fake_lt_asked, fake_lt_multiplied, fake_lt_proposals, fake_lt_refused_type, fake_lt_last_place, fake_lt_unchecked;
-std::atomic<int> fake_lt_asked{0}, fake_lt_multiplied{0}, fake_lt_proposals{3}, fake_lt_refused_type{-1}, fake_lt_last_place{-1}, fake_lt_unchecked{0};
+std::atomic<int> fake_lt_asked{0}, fake_lt_multiplied{0}, fake_lt_proposals{3}, fake_lt_refused_type{-1}, fake_lt_last_place{-1};
+std::atomic<int> fake_lt_unchecked{0};
 
 #ifdef FAKE_HIPBLASLT
 FAKE int hipblasLtGetVersion(int*, int* version) { return *version = 1000, 0; }
