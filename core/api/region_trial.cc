@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <numeric>
 #include <optional>
 
 #include "abi/planted.h"
@@ -21,7 +23,9 @@ namespace {
 using Tensors = Deciding::Tensors;
 
 constexpr int kMostRounds = 6;        // of building again: each finds what the one before hid
-constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan; from then on what is wrong is halved once a round
+constexpr int kRoundsByOperator = 2;  // in which only what is found wrong is kept from rounding; then all of a wrong region
+constexpr double kMostSeconds = 30;   // of looking for what is wrong in one plan; from then on what is wrong is cut unlooked at
+constexpr int kTimesHalved = 3;       // in each round
 constexpr const char* kShowsNothing = "eager itself is far from fp64 in it: not to be judged";
 constexpr size_t kMostParts = 200;    // that are compiled for it
 
@@ -180,6 +184,8 @@ std::string name_of(const Graph& graph, OpId id) {
 
 // Which ops of one region make it wrong, or show nothing.
 class Search {
+  using Ops = std::vector<OpId>;
+
  public:
   Search(Deciding& d, const BuiltPlan& plan, const BuiltRegion& region, const Tensors& inputs, double end)
       : d_(d), plan_(plan), graph_(region.cut.graph), inputs_(inputs), end_(end) {}
@@ -192,15 +198,30 @@ class Search {
 
   // `whole` is what is wrong with the region. Empty if the time was too short.
   Result<std::vector<Culprit>> run(const std::string& whole) {
-    KRN_TRY_LET(const std::vector<OpId> ops, compute_values());
+    KRN_TRY_LET(const Ops ops, compute_values());
     KRN_TRY(narrow(ops, whole).status());
     return std::move(found_);
+  }
+
+  // The region, its halves and so on: the judged_hash of each, so that plans have it in 2^kTimesHalved parts.
+  std::vector<Hash> cut() const {
+    std::vector<Hash> out{judged_hash(graph_, d_.session)};
+    std::vector<Ops> parts{all_ops()};
+    for (int times = 1; times < kTimesHalved; ++times) {
+      std::vector<Ops> smaller;
+      for (const Ops& part : parts)
+        if (part.size() > 1) std::ranges::copy(halves_of(part), std::back_inserter(smaller));
+      for (const Ops& part : smaller) out.push_back(judged_hash(part_of(part).graph, d_.session));
+      parts = std::move(smaller);
+    }
+    return out;
   }
 
   // The region and those of its halves, their halves and so on, in which eager is far from fp64: the judged_hash of each, so that no plan
   // has them. In what then is left of the region it is near, or was not looked at for lack of time.
   Result<std::vector<Hash>> too_large() {
-    KRN_TRY_LET(const std::vector<OpId> ops, compute_values());
+    if (now_s() > end_) return cut();
+    KRN_TRY_LET(const Ops ops, compute_values());
     std::vector<Hash> out{judged_hash(graph_, d_.session)};
     KRN_TRY(halve(ops, out));
     return out;
@@ -208,7 +229,7 @@ class Search {
 
  private:
   // Of the region, as eager computes them; its ops.
-  Result<std::vector<OpId>> compute_values() {
+  Result<Ops> compute_values() {
     Graph all = graph_;
     all.outputs.clear();
     for (const Op& op : all.ops)
@@ -218,12 +239,14 @@ class Search {
     values_.resize(graph_.values.size());
     for (size_t k = 0; k < results.size(); ++k) values_[all.outputs[k].value] = results[k];
     for (ValueId v : graph_.inputs) values_[v] = inputs_.at(graph_.values[v].index);
-    std::vector<OpId> ops(graph_.ops.size());
-    for (OpId op = 0; op < ops.size(); ++op) ops[op] = op;
-    return ops;
+    return all_ops();
   }
 
-  using Ops = std::vector<OpId>;
+  Ops all_ops() const {
+    Ops ops(graph_.ops.size());
+    std::iota(ops.begin(), ops.end(), OpId{0});
+    return ops;
+  }
   // As a plan is cut in two that is not to have them together.
   static std::array<Ops, 2> halves_of(const Ops& ops) {
     const auto middle = ops.begin() + static_cast<ptrdiff_t>(ops.size() / 2);
@@ -259,7 +282,7 @@ class Search {
     return {};
   }
 
-  RegionGraph part_of(const std::vector<OpId>& ops) const {
+  RegionGraph part_of(const Ops& ops) const {
     std::vector<uint8_t> inside(graph_.ops.size(), 0), escapes(graph_.values.size(), 0);
     for (OpId op : ops) inside[op] = 1;
     for (OpId op = 0; op < graph_.ops.size(); ++op)
@@ -270,7 +293,7 @@ class Search {
   }
 
   // Empty: the part alone is right, or cannot be tried.
-  Result<std::string> try_part(const std::vector<OpId>& ops) {
+  Result<std::string> try_part(const Ops& ops) {
     if (now_s() > end_ || ++parts_ > kMostParts) return Status(Code::k_timeout, "too long");
     const RegionGraph part = part_of(ops);
     if (part.graph.outputs.empty()) return std::string();
@@ -289,7 +312,7 @@ class Search {
   }
 
   // `ops`, ascending, are wrong, and `why` says how. Whether one of them is wrong alone.
-  Result<bool> narrow(const std::vector<OpId>& ops, const std::string& why) {
+  Result<bool> narrow(const Ops& ops, const std::string& why) {
     if (ops.size() == 1) {
       add({judged_hash(graph_, ops[0], d_.session), name_of(graph_, ops[0]) + ": " + why, may_round(d_.session, graph_, ops[0])});
       return true;
@@ -387,9 +410,8 @@ Result<std::vector<RegionVerdict>> try_regions(Deciding& d, const BuiltPlan& pla
   return verdicts;
 }
 
-// Whether there was an operator of the plan whose operands may be rounded, which now are not.
-static bool keep_all_precise(Deciding& d, Candidate& candidate) {
-  const Graph& graph = d.prepared->graph;
+// Whether there was an operator of the graph, the plan's or a region's, whose operands may be rounded, which now are not.
+static bool keep_all_precise(Deciding& d, Candidate& candidate, const Graph& graph) {
   PluginDevice& device = *candidate.built.choice.device;
   const size_t known = device.known_wrong().size();
   std::string names;
@@ -445,7 +467,7 @@ static bool knows_more(const Candidate& candidate) {
 }
 
 bool keep_precise(Deciding& d, Candidate& candidate) {
-  return (knows_more(candidate) || keep_all_precise(d, candidate)) && build_again(d, candidate);
+  return (knows_more(candidate) || keep_all_precise(d, candidate, d.prepared->graph)) && build_again(d, candidate);
 }
 
 bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const RepairOptions& options) {
@@ -473,10 +495,14 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
         num_halved += parts->size();
         continue;
       }
-      auto culprits = Search(d, candidate.built, region, verdict.inputs, end).run(verdict.wrong);
+      // Norms over few places make much of each rounding before them: one by one would take as many rounds.
+      if (round >= kRoundsByOperator && keep_all_precise(d, candidate, region.cut.graph)) continue;
+      Search search(d, candidate.built, region, verdict.inputs, end);
+      auto culprits = search.run(verdict.wrong);
       const std::string& step = candidate.built.plan->steps()[region.step].name;
       if (culprits.ok() ? culprits->empty() : culprits.status().code() == Code::k_timeout) {
-        device.judged_wrong(judged_hash(region.cut.graph, d.session), "answered wrong: " + verdict.wrong);
+        for (const Hash& part : search.cut()) device.judged_wrong(part, "answered wrong: " + verdict.wrong);
+        d.report.reasons.push_back(name + ": " + step + " is wrong: " + verdict.wrong + "; it is cut in parts, for there was no time to look");
         continue;
       }
       if (!culprits.ok()) return is_out(candidate, step + " is wrong: " + verdict.wrong);
@@ -491,7 +517,7 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
     // Each region is as near to fp64 as eager is in it, and the whole is not: eager rounds in the order of memory that plans have, and in
     // the model's own it does not (patches of an image).
     const bool wrong = !verdicts->empty();
-    if (!wrong && !changed && options.all_outputs && keep_all_precise(d, candidate)) return build_again(d, candidate);
+    if (!wrong && !changed && options.all_outputs && keep_all_precise(d, candidate, d.prepared->graph)) return build_again(d, candidate);
     if (!wrong) {
       if (num_halved > 0)
         d.report.reasons.push_back(name + ": " + std::to_string(num_halved) +
