@@ -485,7 +485,16 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
     const auto shows_nothing = [&](const RegionVerdict& verdict) { return options.decisive && !verdict.decisive; };
     const auto is_right = [&](const RegionVerdict& verdict) { return verdict.wrong.empty() && !shows_nothing(verdict); };
     std::erase_if(*verdicts, is_right);
-    if (!verdicts->empty() && round == kMostRounds) return leave_out(d, candidate, *verdicts);
+    if (verdicts->empty()) {
+      // Each region is as near to fp64 as eager is in it, and the whole is not: eager rounds in the order of memory that plans have, and in
+      // the model's own it does not (patches of an image).
+      if (!changed && options.all_outputs && keep_all_precise(d, candidate, d.prepared->graph)) return build_again(d, candidate);
+      if (num_halved > 0)
+        d.report.reasons.push_back(name + ": " + std::to_string(num_halved) +
+                                   " regions were halved, because eager itself is far from fp64 in them");
+      return changed;
+    }
+    if (round == kMostRounds) return leave_out(d, candidate, *verdicts);
     for (const RegionVerdict& verdict : *verdicts) {
       const BuiltRegion& region = candidate.built.regions[verdict.region];
       if (shows_nothing(verdict)) {
@@ -502,7 +511,7 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
       const std::string& step = candidate.built.plan->steps()[region.step].name;
       if (culprits.ok() ? culprits->empty() : culprits.status().code() == Code::k_timeout) {
         for (const Hash& part : search.cut()) device.judged_wrong(part, "answered wrong: " + verdict.wrong);
-        d.report.reasons.push_back(name + ": " + step + " is wrong: " + verdict.wrong + "; it is cut in parts, for there was no time to look");
+        d.report.reasons.push_back(name + ": " + step + " is wrong: " + verdict.wrong + "; it is cut in parts: there was no time to look");
         continue;
       }
       if (!culprits.ok()) return is_out(candidate, step + " is wrong: " + verdict.wrong);
@@ -513,16 +522,6 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
                                    (culprit.rounds ? "; its operands are not rounded any more" : "; it is left out of the plan") +
                                    " (`keirin cache forgive` lets it try again)");
       }
-    }
-    // Each region is as near to fp64 as eager is in it, and the whole is not: eager rounds in the order of memory that plans have, and in
-    // the model's own it does not (patches of an image).
-    const bool wrong = !verdicts->empty();
-    if (!wrong && !changed && options.all_outputs && keep_all_precise(d, candidate, d.prepared->graph)) return build_again(d, candidate);
-    if (!wrong) {
-      if (num_halved > 0)
-        d.report.reasons.push_back(name + ": " + std::to_string(num_halved) +
-                                   " regions were halved, because eager itself is far from fp64 in them");
-      return changed;
     }
     if (!build_again(d, candidate)) return false;
     changed = true;
