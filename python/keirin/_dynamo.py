@@ -362,6 +362,8 @@ class Graph:
         try:
             with _deciding.one_at_a_time():
                 wrong, self.referee = judged(self._gm, captured if decider.has_ranges else fast, args, written, self._options)
+        except torch.OutOfMemoryError:
+            wrong, self.referee = "", "there is no memory for it"
         except Exception as error:
             wrong = f"it cannot be judged: {type(error).__name__}: {error}".split("\n")[0]
         if wrong:

@@ -3,6 +3,7 @@
 captured the graph has no part in what judges it. The twin of Step._judge, which does it for training."""
 from __future__ import annotations
 
+import os
 from typing import Any, Callable
 
 import torch
@@ -12,11 +13,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from keirin._double import Double, DoubleModule, RoundedModule
 from keirin._library import native, words_of
 
+_FREE_BYTES = 1 << 30  # copies that are made without asking what memory there is
 _NORMS = ("batch_norm", "instance_norm")  # write their statistics, which their schemas do not say
 
 
 class WritesAnArgument(Exception):
     pass
+
+
+def _has_room(args: list[Any], written: list[int]) -> bool:
+    """Whether half of the processor's free memory holds what is written thrice, once of it in 64-bit floats. A GPU says so itself."""
+    needed = sum(args[i].numel() * (2 * args[i].element_size() + 8) for i in written if not args[i].is_cuda)
+    return needed < _FREE_BYTES or needed < os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
 
 
 class _LeavesArguments(TorchDispatchMode):
@@ -43,6 +51,9 @@ def judged(gm: torch.fx.GraphModule, mine: Callable[..., Any], args: list[Any], 
            options: dict[str, Any]) -> tuple[str, str]:
     """What is wrong with `mine`, and why it was not judged; empty: nothing. `written`: positions of arguments that a call writes; no
     argument is written here. Neither may draw random numbers."""
+
+    if not _has_room(args, written):
+        return "", "there is no memory for copies of what it writes"
 
     def run(call: Callable[..., Any], prepared: Callable[[torch.Tensor], torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
         own = [prepared(each.detach().clone()) if i in written else each for i, each in enumerate(args)]

@@ -92,3 +92,18 @@ def test_who_writes_its_statistics_is_judged_by_them():
             torch.testing.assert_close(fast(x, *given), module(x, *other))
             torch.testing.assert_close(given, other)
     assert "judged by" not in keirin.explain(), keirin.explain()
+
+
+def test_what_has_no_room_for_copies_is_judged_by_what_was_captured(monkeypatch):
+    args = [torch.ones(4), torch.empty(1 << 50, device="meta")]
+    assert _judged._has_room(args, [0]) and not _judged._has_room(args, [1])
+
+    def bump(x):
+        x.add_(1)
+        return x * 2
+    monkeypatch.setattr(_judged, "_has_room", lambda args, written: not written)
+    fast, x, other = compiled(bump), torch.ones(4), torch.ones(4)
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(fast(x), bump(other)) and torch.equal(x, other)
+    assert answered() == 1 and "there is no memory for copies of what it writes" in keirin.explain(), keirin.explain()
