@@ -338,7 +338,9 @@ class Graph:
         effects = decider.effects or {}
         state = [name in effects.get("written_weights", ()) for name in self._program.names]
         written = [self._program.inputs[i] for i in effects.get("written_inputs", ())]
-        if not self._is_right(decider, weights, args, state, written):
+        if wrong := self._what_is_wrong(decider, weights, args, state, written):
+            self._handle.uninstall()  # of another size it was right
+            self._stay_eager(wrong)
             return
         if self._is_update and not self._wins(decider.model, written, args):
             return
@@ -346,12 +348,12 @@ class Graph:
             if decider is self._bindings[-1]:
                 self._handle.install(decider.model, weights, state, written)
 
-    def _is_right(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: list[Any], state: list[bool],
-                  written: list[int]) -> bool:
-        """A session is judged by the program that it was given: whether that is Dynamo's graph is found here."""
+    def _what_is_wrong(self, decider: _deciding.Decider, weights: list[torch.Tensor], args: list[Any], state: list[bool],
+                       written: list[int]) -> str:
+        """A session judges by the program that it was given: whether that is Dynamo's graph is found here."""
         if any(state) or (decider.effects or {}).get("draws_random"):
             self.referee = "it writes its weights" if any(state) else "it draws random numbers"
-            return True
+            return ""
         fast, handle = native.graph_callable(self._program.roles, self._program.outputs, self.eager)
         handle.install(decider.model, weights, state, written)
 
@@ -366,10 +368,7 @@ class Graph:
             wrong, self.referee = "", "there is no memory for it"
         except Exception as error:
             wrong = f"it cannot be judged: {type(error).__name__}: {error}".split("\n")[0]
-        if wrong:
-            decider._because(wrong)
-            log.warning("%s is answered by eager: %s", self.name, wrong)
-        return not wrong
+        return wrong
 
     def _wins(self, model: Any, written: list[int], args: list[Any]) -> bool:
         """An update as a program has more operators than Dynamo's graph, which answers where no plan does: the two are raced on copies."""

@@ -27,7 +27,7 @@ def test_what_was_captured_wrong_is_found_and_eager_answers(mlp, monkeypatch, wh
         for _ in range(3):
             assert torch.equal(fast(x), mlp(x))
             assert keirin.wait(120)
-    assert answered() == 0 and "not compiled: wrong_result: output 0" in keirin.explain(), keirin.explain()
+    assert answered() == 0 and "eager: wrong_result: output 0" in keirin.explain(), keirin.explain()
 
 
 def test_a_write_that_was_not_captured_is_found(monkeypatch):
@@ -47,7 +47,7 @@ def test_a_write_that_was_not_captured_is_found(monkeypatch):
     with torch.no_grad():
         for _ in range(3):
             assert torch.equal(fast(x), bump(other)) and torch.equal(x, other)
-    assert answered() == 0 and "wrong_result: eager writes an argument" in keirin.explain(), keirin.explain()
+    assert answered() == 0 and "eager: wrong_result: eager writes an argument" in keirin.explain(), keirin.explain()
 
 
 def test_a_graph_that_knows_no_doubles_is_judged_by_what_was_captured(mlp, monkeypatch):
@@ -107,3 +107,19 @@ def test_what_has_no_room_for_copies_is_judged_by_what_was_captured(monkeypatch)
         for _ in range(2):
             assert torch.equal(fast(x), bump(other)) and torch.equal(x, other)
     assert answered() == 1 and "there is no memory for copies of what it writes" in keirin.explain(), keirin.explain()
+
+
+def test_what_is_wrong_of_a_second_size_is_not_answered_of_any(mlp, monkeypatch):
+    original, calls = _dynamo.judged, []
+
+    def second(*args):
+        calls.append(args)
+        return original(*args) if len(calls) == 1 else ("wrong_result: planted", "")
+    monkeypatch.setattr(_dynamo, "judged", second)
+    fast = torch.compile(mlp, backend="keirin", dynamic=True, options=NOW)
+    with torch.no_grad():
+        for rows, at_once in ((4, 0), (4, 1), (6, 1), (6, 1), (4, 1)):
+            x = torch.randn(rows, 16)
+            torch.testing.assert_close(fast(x), mlp(x))
+            assert answered() == at_once, keirin.explain()
+    assert "eager: wrong_result: planted" in keirin.explain()
