@@ -511,7 +511,8 @@ bool repair(Deciding& d, Candidate& candidate, const Tensors& inputs, const Repa
       const std::string& step = candidate.built.plan->steps()[region.step].name;
       if (culprits.ok() ? culprits->empty() : culprits.status().code() == Code::k_timeout) {
         for (const Hash& part : search.cut()) device.judged_wrong(part, "answered wrong: " + verdict.wrong);
-        d.report.reasons.push_back(name + ": " + step + " is wrong: " + verdict.wrong + "; it is cut in parts: there was no time to look");
+        d.report.reasons.push_back(name + ": " + step + " is wrong: " + verdict.wrong +
+                                   "; finding its wrong operators took too long, so it is cut in parts");
         continue;
       }
       if (!culprits.ok()) return is_out(candidate, step + " is wrong: " + verdict.wrong);

@@ -365,7 +365,7 @@ class Graph:
             with _deciding.one_at_a_time():
                 wrong, self.referee = judged(self._gm, captured if decider.has_ranges else fast, args, written, self._options)
         except torch.OutOfMemoryError:
-            wrong, self.referee = "", "there is no memory for it"
+            wrong, self.referee = "", "not enough memory"
         except Exception as error:
             wrong = f"it cannot be judged: {type(error).__name__}: {error}".split("\n")[0]
         return wrong

@@ -53,7 +53,7 @@ def judged(gm: torch.fx.GraphModule, mine: Callable[..., Any], args: list[Any], 
     argument is written here. Neither may draw random numbers."""
 
     if not _has_room(args, written):
-        return "", "there is no memory for copies of what it writes"
+        return "", "not enough memory for copies of what it writes"
 
     def run(call: Callable[..., Any], prepared: Callable[[torch.Tensor], torch.Tensor]) -> tuple[list[str], list[torch.Tensor]]:
         own = [prepared(each.detach().clone()) if i in written else each for i, each in enumerate(args)]

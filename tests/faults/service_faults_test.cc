@@ -491,6 +491,18 @@ TEST_F(ServiceFaults, WhatIsWrongTogetherIsTakenApart) {
   }
 }
 
+// Where that would take more trials than are made for a region, it is cut unlooked at, and what is left is small enough.
+TEST_F(ServiceFaults, WhatIsWrongTogetherInALongRegionIsCutFirst) {
+  const ModelReport report = decide_for("wrong_together", "tests/data/import/deep.pt2");
+  const std::string text = explain_text(report);
+  EXPECT_EQ(report.plugin, "wrong_together") << text;
+  EXPECT_TRUE(report.verified) << text;
+  EXPECT_TRUE(has(text, "took too long, so it is cut in parts")) << text;
+  EXPECT_FALSE(has(text, "were wrong again after")) << text;
+  EXPECT_EQ(report.nodes_compiled * 2, report.nodes) << "a relu alone pays for no kernel\n" << text;
+  for (const StepReport& step : report.steps) EXPECT_EQ(step.ops, 1) << text;
+}
+
 // A region that is wrong in a plan, and so is what is made of it in the next one, while nothing is when it is looked at alone: it is halved
 // as often as that is tried, and then what is left of it stays eager, and the rest compiled.
 TEST_F(ServiceFaults, WhatIsWrongAfterAllRepairsIsLeftOut) {

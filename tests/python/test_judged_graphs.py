@@ -9,6 +9,11 @@ from conftest import NOW, answered, compiled
 from keirin import _dynamo, _judged
 
 
+def bump(x):
+    x.add_(1)
+    return x * 2
+
+
 @pytest.mark.parametrize("when, dynamic", [("now", False), ("background", False), ("background", True)])
 def test_what_was_captured_wrong_is_found_and_eager_answers(mlp, monkeypatch, when, dynamic):
     """What is compiled agrees with the program that was captured, in 64-bit floats too: only Dynamo's graph tells."""
@@ -39,10 +44,6 @@ def test_a_write_that_was_not_captured_is_found(monkeypatch):
             if node.target == "add_":
                 node.target = "add"
     monkeypatch.setattr(_dynamo._Program, "_copy", planted)
-
-    def bump(x):
-        x.add_(1)
-        return x * 2
     fast, x, other = compiled(bump), torch.ones(4), torch.ones(4)
     with torch.no_grad():
         for _ in range(3):
@@ -97,16 +98,12 @@ def test_who_writes_its_statistics_is_judged_by_them():
 def test_what_has_no_room_for_copies_is_judged_by_what_was_captured(monkeypatch):
     args = [torch.ones(4), torch.empty(1 << 50, device="meta")]
     assert _judged._has_room(args, [0]) and not _judged._has_room(args, [1])
-
-    def bump(x):
-        x.add_(1)
-        return x * 2
     monkeypatch.setattr(_judged, "_has_room", lambda args, written: not written)
     fast, x, other = compiled(bump), torch.ones(4), torch.ones(4)
     with torch.no_grad():
         for _ in range(2):
             assert torch.equal(fast(x), bump(other)) and torch.equal(x, other)
-    assert answered() == 1 and "there is no memory for copies of what it writes" in keirin.explain(), keirin.explain()
+    assert answered() == 1 and "not enough memory for copies of what it writes" in keirin.explain(), keirin.explain()
 
 
 def test_what_is_wrong_of_a_second_size_is_not_answered_of_any(mlp, monkeypatch):
