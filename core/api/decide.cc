@@ -112,7 +112,11 @@ Status look_at_eager(Deciding& d) {
     for (TensorRef& input : apart) {
       KRN_TRY_LET(input, d.services.clone(input));
     }
-  KRN_TRY_LET(const Tensors first, d.session.eager->observe(apart, d.seen));
+  // Which of its products were rounded is known of calls like these, or of other sizes of the range.
+  const std::optional<KnownRun> kept = read_known_run(d);
+  const bool of_range = d.range && !d.session.patterns.empty();
+  if (kept || of_range) d.seen.whole_products = (kept ? kept->seen : d.session.patterns.back()->seen).whole_products;
+  KRN_TRY_LET(const Tensors first, d.session.eager->observe(apart, d.seen, !kept && !of_range));
   d.eager_process_bytes = resident_bytes(d.session);
   d.forms = forms_of(first, apart, d.session.weights);
   return {};

@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "keirin/known/1";
+constexpr const char* kSchema = "keirin/known/2";
 
 json json_of(const TensorSpec& spec) {
   return {static_cast<int>(spec.dtype), spec.sizes, spec.strides, static_cast<int>(spec.device.kind),
@@ -38,6 +38,7 @@ std::string known_run_text(const KnownRun& run) {
               {"written_inputs", run.seen.written_inputs},
               {"reads_storage", run.seen.reads_storage},
               {"draws_random", run.seen.draws_random},
+              {"whole_products", run.seen.whole_products},
               {"views", views},
               {"outputs", outputs}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
@@ -54,6 +55,7 @@ Result<KnownRun> parse_known_run(std::string_view text) {
     run.seen.written_inputs = j.at("written_inputs").get<std::vector<size_t>>();
     run.seen.reads_storage = j.at("reads_storage");
     run.seen.draws_random = j.at("draws_random");
+    for (const json& name : j.at("whole_products")) run.seen.whole_products.insert(name.get<std::string>());
     for (const json& v : j.at("views"))
       run.forms.views.push_back({v.at(0), static_cast<OutputView::Of>(v.at(1).get<int>()), v.at(2), v.at(3)});
     for (const json& v : j.at("outputs")) run.forms.specs.push_back(spec_of_json(v));

@@ -291,7 +291,7 @@ Result<RefereeAnswer> Trials::referee(const Tensors& inputs, const Roundings& ro
 Result<std::vector<Movement>> Trials::movements(const Tensors& inputs, const Tensors& referee, const Tensors& eager, double sums) {
   return movements_like(referee, eager, s_.runtime.tensors(), allows_tf32(s_.device), sums,
                         [&](uint32_t seed, bool tf32) -> Result<Tensors> {
-                          KRN_TRY_LET(RefereeAnswer answer, this->referee(inputs, {seed, tf32}));
+                          KRN_TRY_LET(RefereeAnswer answer, this->referee(inputs, {seed, tf32, &seen_.whole_products}));
                           return std::move(answer.numbers);
                         });
 }

@@ -4,6 +4,7 @@
 // concatenated weight, and slices of its result. The second copy of the weights must fit into what the context allows.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "abi/planted.h"
 #include "core/passes/pass.h"
@@ -21,7 +22,7 @@ class Merger {
       if (op.code != OpCode::k_linear || old.values[op.operands[1]].kind != ValueKind::kConstant) continue;
       ValueId bias = bias_of(op);
       if (bias != kNone && old.values[bias].kind != ValueKind::kConstant) continue;
-      groups_[{op.operands[0], bias != kNone}].push_back(id);
+      groups_[key_of(op)].push_back(id);
     }
   }
 
@@ -29,7 +30,7 @@ class Merger {
   Result<bool> operator()(OpId id) {
     const Op& op = r_.old().ops[id];
     if (op.code != OpCode::k_linear) return false;
-    auto at = groups_.find({op.operands[0], bias_of(op) != kNone});
+    auto at = groups_.find(key_of(op));
     if (at == groups_.end() || at->second.size() < 2) return false;
     const std::vector<OpId>& group = at->second;
     if (group[0] != id) return r_.map(op.results[0]) != kNone;
@@ -38,6 +39,9 @@ class Merger {
 
  private:
   static ValueId bias_of(const Op& op) { return op.operands.size() > 2 ? op.operands[2] : kNone; }
+  // Its input, whether it has a bias, and whether its operands stay whole.
+  using Key = std::tuple<ValueId, bool, bool>;
+  static Key key_of(const Op& op) { return {op.operands[0], bias_of(op) != kNone, op.b(AttrKey::k_ieee)}; }
 
   Result<bool> merge(const std::vector<OpId>& group) {
     const Graph& old = r_.old();
@@ -58,7 +62,7 @@ class Merger {
     for (const FoldedConstant& f : *folded) operands.push_back(r_.graph().add_constant(f.type, f.index, ValueKind::kConstant));
     operands.resize(3, kNone);
     r_.build().set_origin(joined_origin(group));
-    KRN_TRY_LET(ValueId y, r_.build().emit1(OpCode::k_linear, operands));
+    KRN_TRY_LET(ValueId y, r_.build().emit1(OpCode::k_linear, operands, old.ops[group[0]].attrs));
     int64_t dim = r_.graph().type(y).rank() - 1, start = 0;
     for (OpId id : group) {
       int64_t end = start + old.type(old.ops[id].operands[1]).sizes[0];
@@ -100,7 +104,7 @@ class Merger {
 
   Rewriter& r_;
   PassContext& context_;
-  std::map<std::pair<ValueId, bool>, std::vector<OpId>> groups_;  // by input and whether there is a bias
+  std::map<Key, std::vector<OpId>> groups_;
 };
 
 }  // namespace

@@ -26,13 +26,13 @@ Result<ValueId> index_reduce(Rewriter& r, const Op& op, const ValueIds& operands
   return try_emit(r, OpCode::k_index_reduce, {operands[0], index, operands[2]}, op.attrs);
 }
 
-Result<ValueId> linear(Rewriter& r, const Op&, const ValueIds& operands) {
+Result<ValueId> linear(Rewriter& r, const Op& op, const ValueIds& operands) {
   const Graph& g = r.graph();
   const Op* permute = made_by(g, operands[1], OpCode::k_permute);
   if (!permute || g.type(operands[0]).rank() != 2 || permute->ints(AttrKey::k_dims) != Dims{1, 0}) return kNone;
   ValueId weight = permute->operands[0];
   if (g.values[weight].kind != ValueKind::kConstant) return kNone;
-  return try_emit(r, OpCode::k_linear, {operands[0], weight, kNone});
+  return try_emit(r, OpCode::k_linear, {operands[0], weight, kNone}, op.attrs);
 }
 
 }  // namespace keirin::recognise

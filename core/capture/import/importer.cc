@@ -189,7 +189,21 @@ class Importer {
     KRN_TRY_LET(BoundCall call, bind_node(node, graph, devices));
     KRN_TRY_LET(const bool done, add_plumbing(node, call, scope));
     if (done) return {};
-    return add_call(node, graph, call, scope);
+    const size_t num_ops = captured_.graph.ops.size();
+    KRN_TRY(add_call(node, graph, call, scope));
+    keep_whole(node, num_ops);
+    return {};
+  }
+
+  // What eager's libraries did not round, nobody rounds: of the operators from `first` on.
+  void keep_whole(const pt2::Node& node, size_t first) {
+    if (seen_ == nullptr || seen_->whole_products.empty()) return;
+    for (size_t i = first; i < captured_.graph.ops.size(); ++i) {
+      Op& op = captured_.graph.ops[i];
+      const bool of_weight = op.code == OpCode::k_conv_grad_weight;
+      if (!of_weight && op.code != OpCode::k_conv && op.code != OpCode::k_linear && op.code != OpCode::k_matmul) continue;
+      if (seen_->whole_products.contains(whole_product_name(prefix_ + node.name, of_weight ? 1 : 0))) op.set(AttrKey::k_ieee, true);
+    }
   }
 
   // ---- numbers

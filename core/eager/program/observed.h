@@ -28,8 +28,16 @@ struct ObservedRun {
   // An operator names memory of an input or weight by its place in the storage, which may lie outside of the input's elements: what
   // it answers depends on more than a call passes, and a copy of the input would give something else.
   bool reads_storage = false;
+  // Results (whole_product_name) of products of f32 whose operands the libraries under LibTorch left as they are, where its settings let
+  // them round these to TF32.
+  std::set<std::string, std::less<>> whole_products;
   bool draws_random = false;            // numbers of a generator of LibTorch's
   std::vector<size_t> written_inputs;   // flat positions of the user's inputs, ascending
 };
+
+// Of a node's result: the gradient of a convolution's weight is the second one.
+inline std::string whole_product_name(const std::string& node, size_t result) {
+  return result == 0 ? node : node + "/" + std::to_string(result);
+}
 
 }  // namespace keirin

@@ -84,7 +84,10 @@ void Observer::run(const OperatorSite& site, torch::jit::Stack& stack) {
         std::any_of(sources_.begin(), sources_.end(), [&](const Source& s) { return ranges_meet(AtTensor(s.all), all); });
     seen_.reads_storage |= of_source && (from_start || !operands[0].is_non_overlapping_and_dense());
   }
+  const bool watched = products_.watches(site, stack);
+  const torch::jit::Stack arguments = watched ? stack : torch::jit::Stack();
   site.call(stack);
+  if (watched) products_.look(site, arguments, stack);
   std::vector<at::Tensor> results;
   each_tensor(stack, [&](at::Tensor& tensor) { results.push_back(tensor); });
   if (results.size() != site.results.size()) return;  // a result without a name in the file: nothing is known of them

@@ -12,6 +12,7 @@
 
 #include "core/eager/program/frame.h"
 #include "core/eager/program/observed.h"
+#include "core/eager/program/whole_products.h"
 
 namespace keirin {
 
@@ -21,7 +22,8 @@ at::Tensor storage_elements(const at::Tensor& tensor);
 
 class Observer final : public OperatorRunner {
  public:
-  explicit Observer(ObservedRun& seen) : seen_(seen) {}
+  // `tf32`: what LibTorch's settings let its libraries round; looked at where they let them.
+  Observer(ObservedRun& seen, const Tf32Settings& tf32) : seen_(seen), products_(tf32, seen.whole_products) {}
   void add_weight(const at::Tensor& tensor, size_t position) { source_of(tensor).weights.push_back(position); }
   void add_input(const at::Tensor& tensor, size_t position) { source_of(tensor).inputs.push_back(position); }
   void note_write(const at::Tensor& tensor);
@@ -46,6 +48,7 @@ class Observer final : public OperatorRunner {
   Source& source_of(const at::Tensor& tensor);
 
   ObservedRun& seen_;
+  WholeProducts products_;
   std::vector<Source> sources_;
   std::map<Storage, size_t> by_storage_;
   std::set<Storage> written_;

@@ -245,7 +245,7 @@ Result<std::vector<TensorRef>> EagerProgram::run(const std::vector<TensorRef>& f
   return returned;
 }
 
-Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen) const {
+Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen, bool products) const {
   KRN_TRY(impl_->check(flat_inputs));
   KRN_TRY_LET(const RandomState before, random_state(impl_->device));
   std::vector<TensorRef> returned;
@@ -256,7 +256,7 @@ Result<std::vector<TensorRef>> EagerProgram::observe(const std::vector<TensorRef
     std::vector<IValue> sources = impl_->sources_of(flat_inputs);
     for (IValue& source : sources)  // the caller's own keep their sizes and strides, whatever the model does to its inputs'
       if (source.isTensor()) source = source.toTensor().alias();
-    Observer observer(seen);
+    Observer observer(seen, products ? tf32_settings(impl_->device) : Tf32Settings());
     for (size_t i = 0; i < sources.size(); ++i) {
       const Impl::Input& input = impl_->inputs[i];
       if (input.source == Impl::Source::kWeight) observer.add_weight(sources[i].toTensor(), input.weight);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ namespace keirin {
 struct Roundings {
   uint32_t seed = 0;  // of the directions; 0: no errors
   bool tf32 = false;  // products of f32 round their operands to 10 bits
+  const std::set<std::string, std::less<>>* whole = nullptr;  // but for these (ObservedRun::whole_products); not owned
 };
 
 class EagerProgram {
@@ -48,7 +50,8 @@ class EagerProgram {
 
   // The same call, and what it showed. Inputs, weights and random generators are put back afterwards, also if it fails, so the outputs are
   // worth their sizes, strides and addresses; where they are views of what was written, not their values.
-  Result<std::vector<TensorRef>> observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen) const;
+  // `products`: also which products of f32 were not rounded, where they might be; each form of them runs twice in fp64 for it.
+  Result<std::vector<TensorRef>> observe(const std::vector<TensorRef>& flat_inputs, ObservedRun& seen, bool products = false) const;
 
   // The same call again, and what each node of the file took of what is counted at `count` (core/tune/instructions.h), by its name: its
   // call, with what hands it its operands. A node that ran more than once has the sum. What the model writes stays written.

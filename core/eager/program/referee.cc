@@ -195,6 +195,13 @@ void RefereeRunner::run_wide(const OperatorSite& site, torch::jit::Stack& stack,
 
 void RefereeRunner::round_results(const OperatorSite& site, torch::jit::Stack& stack, const std::vector<at::Tensor>& untouched) {
   const bool product = is_product(site.op.schema().name());
+  std::vector<size_t> places;  // in the stack, of what is visited
+  for (size_t i = 0; i < stack.size(); ++i)
+    if (stack[i].isTensor() && stack[i].toTensor().defined()) places.push_back(i);
+  const auto is_rounded = [&](size_t i) {
+    const bool is_whole = roundings_.whole && i < places.size() && roundings_.whole->contains(whole_product_name(site.node, places[i]));
+    return product && roundings_.tf32 && !is_whole;
+  };
   size_t at = 0;
   each_tensor(stack, [&](at::Tensor& result) {
     const size_t i = at++;
@@ -204,8 +211,8 @@ void RefereeRunner::round_results(const OperatorSite& site, torch::jit::Stack& s
     const auto shares = [&](const at::Tensor& operand) { return operand.has_storage() && result.is_alias_of(operand); };
     if (own == at::kDouble || std::any_of(untouched.begin(), untouched.end(), shares)) return;
     // A product's sums round at every term: some eight times what its result does, for sums of some hundred.
-    at::Tensor error = product && own == at::kFloat && roundings_.tf32 ? result * kTf32Error
-                                                                       : (result.to(own).to(at::kDouble) - result) * (product ? 8 : 1);
+    at::Tensor error = own == at::kFloat && is_rounded(i) ? result * kTf32Error
+                                                          : (result.to(own).to(at::kDouble) - result) * (product ? 8 : 1);
     error.nan_to_num_(0, 0, 0);
     const double phase = 78.233 * static_cast<double>(roundings_.seed) + 3.7 * static_cast<double>(++num_rounded_);
     const at::Tensor place = at::arange(result.numel(), result.options()).view(result.sizes());

@@ -101,6 +101,7 @@ TEST(KnownRun, IsReadAsItWasWritten) {
   run.seen.written_inputs = {1};
   run.seen.reads_storage = true;
   run.seen.draws_random = true;
+  run.seen.whole_products = {"conv", "conv_1/1"};
   run.forms.specs = {{DType::k_f32, {2, 3}, {1, 2}, {Device::kCuda, 1}}, {}};
   run.forms.views = {{1, OutputView::Of::kWeight, 7, -8}};
   const std::string text = known_run_text(run);

@@ -151,6 +151,23 @@ TEST(Importer, AnExplicitOffsetIsReadOnlyWhereTheOperandIsItsWholeStorage) {
   EXPECT_NE(unseen.status().text().find("beyond its operand"), std::string::npos) << unseen.status().text();
 }
 
+// What eager's libraries do not round is rounded by nobody.
+TEST(Importer, ProductsThatAreWholeStaySo) {
+  const LoadedModel loaded("conv");
+  const auto whole = [&](const ObservedRun& seen) {
+    const auto captured = import_graph(loaded.model->program, loaded.weights, specs_of(loaded.inputs()), {}, &seen);
+    std::vector<std::string> nodes;
+    if (!captured.ok()) return nodes;
+    for (const Op& op : captured->graph.ops)
+      if (op.b(AttrKey::k_ieee)) nodes.push_back(op.origin.str().substr(0, op.origin.str().find(' ')));
+    return nodes;
+  };
+  ObservedRun seen;
+  EXPECT_EQ(whole(seen), std::vector<std::string>());
+  seen.whole_products = {"conv2d", "linear/1", "relu_"};
+  EXPECT_EQ(whole(seen), std::vector<std::string>{"conv2d"}) << "a product has one result, and relu is none";
+}
+
 TEST(Importer, StateAndUpdatesAreDeclared) {
   LoadedModel loaded("counter");
   auto captured = capture(loaded);
