@@ -4,9 +4,9 @@
     python bench/disturbed/run.py --keirin build/keirin --runs 20 --json disturbed.json
 
 Loads, of two processes unless --processes says otherwise: `busy` never rests; `stop-and-go` runs for 100 ms, then rests
-for 100 ms. A published speedup is wrong that is more than --allowed above the greater or below the lesser of the two that were
-published alone right before and after it: what neighbours do whom no program here can see (on the same host's memory, say) moves
-those as well. A row that says `disturbed` is not wrong. Ends with 1 if any is wrong. With the machine to itself.
+for 100 ms. A published speedup is wrong that is more than --allowed above the greater or below the lesser of two that were published
+alone, the last one before it and the first one after it where the machine's processors were as far apart (`processors_apart_ns`: a
+hypervisor moves them). A row that says `disturbed` is not wrong. Ends with 1 if any is wrong. With the machine to itself.
 """
 import argparse
 import collections
@@ -59,28 +59,37 @@ def bench(options, models: list[str], cache: str) -> dict[str, dict]:
         return {row["model"]: row for row in report["rows"]}
 
 
-def figure(row: dict) -> float | None:
-    return None if row["disturbed"] else row["speedup"]
+Figure = tuple[float, int | None]  # a speedup, and how far apart the processors were
 
 
-def judged(alone: list[dict], row: dict, allowed: float) -> str:
-    """`alone`: the runs before and after it."""
-    if row["disturbed"]:
+def figure(row: dict) -> Figure | None:
+    return None if row["disturbed"] else (row["speedup"], row["processors_apart_ns"])
+
+
+def same_place(a: Figure, b: Figure) -> bool:
+    return None in (a[1], b[1]) or max(a[1], b[1]) < 1.5 * min(a[1], b[1])
+
+
+def judged(before: list[dict], after: list[dict], row: dict, allowed: float) -> str:
+    """`before`, `after`: the runs alone, in time."""
+    own = figure(row)
+    if own is None:
         return "disturbed"
-    quiet = [told for told in map(figure, alone) if told]
+    sides = [[told for told in map(figure, side) if told and same_place(told, own)] for side in (before[::-1], after)]
+    quiet = [told[0][0] for told in sides if told]
     if not quiet:
         return "no figure alone"
-    return "published" if min(quiet) / (1 + allowed) <= row["speedup"] <= max(quiet) * (1 + allowed) else "wrong"
+    return "published" if min(quiet) / (1 + allowed) <= own[0] <= max(quiet) * (1 + allowed) else "wrong"
 
 
 def row_of(model: str, load: str, alone: list[dict], rows: list[dict], allowed: float) -> dict:
-    verdicts = [judged(alone[turn : turn + 2], row, allowed) for turn, row in enumerate(rows)]
+    verdicts = [judged(alone[: turn + 1], alone[turn + 1 :], row, allowed) for turn, row in enumerate(rows)]
     return {"model": model, "load": load, "alone": [figure(row) for row in alone], "figures": [figure(row) for row in rows],
             "verdicts": verdicts, "reasons": sorted({row["disturbed"] for row in rows if row["disturbed"]})}
 
 
-def ends(figures: list[float | None]) -> str:
-    told = [told for told in figures if told]
+def ends(figures: list[Figure | None]) -> str:
+    told = [told[0] for told in figures if told]
     return f"{min(told):.2f}x to {max(told):.2f}x" if told else "-"
 
 
@@ -98,7 +107,7 @@ def main() -> int:
     parser.add_argument("--json")
     options = parser.parse_args()
     models = options.models
-    result = {"schema": "keirin/disturbed/1", "cores": os.cpu_count(), "threads": options.threads, "allowed": options.allowed, "rows": []}
+    result = {"schema": "keirin/disturbed/2", "cores": os.cpu_count(), "threads": options.threads, "allowed": options.allowed, "rows": []}
     with tempfile.TemporaryDirectory() as cache:
         bench(options, models, cache)  # decided once, what follows times what was compiled then
         alone = [bench(options, models, cache)]

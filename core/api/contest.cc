@@ -19,6 +19,7 @@
 #include "core/tune/beside_others.h"
 #include "core/tune/elements.h"
 #include "core/tune/interference.h"
+#include "core/tune/processors.h"
 #include "core/tune/race.h"
 #include "core/tune/verify.h"
 
@@ -300,6 +301,8 @@ Result<size_t> race_candidates(Deciding& d) {
   RaceOptions options = race_options(d, interference);
   d.progress("race", 0.5);
   if (d.session.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
+  if (d.session.device.kind == Device::kCpu && d.services.num_threads() > 1 && !d.session.options.interference && !d.count)
+    options.apart_ns = processors_apart_ns;
   if (d.session.options.force == "compiled")
     for (size_t r = 0; r < of_runner.size(); ++r)
       if (!d.candidates[of_runner[r]].report.plugin.empty()) options.one_must_race.push_back(r);
@@ -333,6 +336,7 @@ Result<size_t> race_candidates(Deciding& d) {
   }
   KRN_TRY(d.trials.restore());
   d.report.disturbed = disturbance(sheet);
+  d.report.processors_apart_ns = sheet.apart_ns;
   const Winner named =
       name_winner(d, sheet, of_runner, [&] { return faster_beside_others(d, runners, options, of_runner); });
   KRN_TRY(d.trials.restore());

@@ -154,6 +154,7 @@ nlohmann::json to_json(const ModelReport& r) {
           {"max_error", r.max_error}, {"eager_error", r.eager_error}, {"verified", r.verified}, {"nodes", r.nodes},
           {"nodes_compiled", r.nodes_compiled}, {"nodes_opaque", r.nodes_opaque}, {"eager_share", r.eager_share},
           {"pays_back_after_calls", r.pays_back_after_calls}, {"kernels_generated", r.kernels_generated},
+          {"processors_apart_ns", r.processors_apart_ns > 0 ? nlohmann::json(std::lround(r.processors_apart_ns)) : nlohmann::json()},
           {"call_overhead_us", r.call_overhead_us},
           {"latency", {{"calls", r.latency.calls}, {"p50_ms", r.latency.p50_ms}, {"p90_ms", r.latency.p90_ms}, {"p99_ms", r.latency.p99_ms},
                        {"calls_per_s", r.latency.calls_per_s}, {"samples_per_s", r.latency.samples_per_s}}},

@@ -122,6 +122,7 @@ struct ModelReport {
   std::string chosen;
   double limit_ms = 0;                // the least that any code could take for a call (core/api/limits.h); 0: not asked for, or not known
   double speedup = 1, speedup_low = 1, speedup_high = 1;  // over the better of eager and eager with replay; 1 if disturbed
+  double processors_apart_ns = 0;     // where the race of the figure was held (core/tune/processors.h); 0: nobody tells
   std::string disturbed;              // why this race told nothing that may be shown or kept; empty: it did
   double compile_seconds = 0, warm_start_seconds = 0;
   int64_t peak_bytes = 0, eager_peak_bytes = 0;

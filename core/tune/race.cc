@@ -6,10 +6,12 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "abi/planted.h"
 #include "core/base/files.h"
+#include "core/tune/processors.h"
 
 namespace keirin {
 namespace {
@@ -34,6 +36,9 @@ constexpr double kStolenShare = 0.2;             // of the processor time that a
 constexpr double kContradiction = 0.15;          // between the medians and the pairs of one race, of their logarithm
 constexpr double kPublished = 0.15;              // half of a published figure's interval, at most, as a share of it
 constexpr Look kConfirmation = kRaceLooks[2];
+constexpr uint64_t kBetweenPlacesNs = 100'000'000;  // each time the team goes to sleep
+constexpr int kMostAsked = 5;    // with pauses of 4, 8, 16 and 32 ms
+constexpr double kOnePlace = 0.6;  // of the blocks, where the machine's processors are moved
 constexpr double kMiss = 0.004;    // of an interval, as of one look of the race
 constexpr double kUnsteady = 0.2;  // deviation of the baseline's samples over a race, of their logarithm
 constexpr int kMostRaces = 3;      // of one group, where the baseline is unsteady: bursts of a tenth of a second were seen
@@ -99,6 +104,18 @@ class Timer {
   }
   Interference& interference() { return *options_.interference; }
   DeviceCondition condition() const { return options_.condition ? options_.condition() : DeviceCondition(); }
+  // Beside others that come and go it is asked again, until it is told.
+  double apart_ns() {
+    if (!options_.apart_ns) return 0;
+    const uint64_t begin = now();
+    double out = 0;
+    for (int i = 0; i < kMostAsked && out == 0; ++i) {
+      if (i > 0) options_.pause(kFirstPauseNs << i);
+      out = options_.apart_ns();
+    }
+    between_ns_ += now() - begin;
+    return out;
+  }
 
   // Nanoseconds of one call, whatever else goes on: the first one may build something, and is not there twice.
   Result<double> first_call(const Runner& runner) {
@@ -164,6 +181,8 @@ struct Entry {
   uint64_t calls = 1;         // per batch
   double screen_ns = 0;       // median of the last three warm-up batches
   bool screen_disturbed = false;  // it says nothing then
+  double apart_ns = 0;            // where its race was held (RaceOptions::apart_ns)
+  bool was_moved = false;         // in more than one place
   std::vector<double> samples;
   bool alive() const { return row->outcome == RaceOutcome::kUndecided; }
 };
@@ -458,6 +477,15 @@ class Race {
     }
     const auto any_open = [&] { return std::any_of(lanes.begin(), lanes.end(), [](const Lane& l) { return l.open; }); };
     const Slots before = timer_.slots();
+    double place = timer_.apart_ns();
+    uint64_t asked = timer_.now();
+    bool was_moved = false;
+    const auto look_where = [&] {
+      const double apart_ns = timer_.apart_ns();
+      was_moved = was_moved || !same_place(place, apart_ns);
+      if (apart_ns > 0) place = apart_ns;
+      asked = timer_.now();
+    };
     for (int quiet = 0; any_open() || KRN_PLANTED(race_to_the_limit);) {
       // A long call gets at least the blocks of its first look, or it could never be decided.
       if (quiet >= kRaceLooks[0].blocks && timer_.now() - begin > options_.limit_ns) break;
@@ -467,10 +495,15 @@ class Race {
       }
       KRN_TRY_LET(const bool counts, run_block(&base, &lanes, long_calls, quiet % 2 == 1));
       quiet += counts;
+      if (timer_.now() - asked > kBetweenPlacesNs) look_where();
       const Slots slots = timer_.slots() - before;
       if (slots.taken >= kSlotsToTell && slots.too_many()) break;
     }
-    for (Lane& lane : lanes) finish(base, &lane);
+    look_where();
+    for (Lane& lane : lanes) {
+      lane.entry->apart_ns = place, lane.entry->was_moved = was_moved;
+      finish(base, &lane);
+    }
     return {};
   }
 
@@ -569,6 +602,21 @@ class Race {
     return median(logs) > std::log(kOtherHintLoss);
   }
 
+  // What one block of the confirmation showed, and where.
+  struct Block {
+    double apart_ns = 0, log_gain = 0;
+    std::vector<double> base_ns, own_ns;
+  };
+
+  // Those of the place that most of them were taken in.
+  static std::vector<Block> of_one_place(std::vector<Block> blocks) {
+    const auto is_here = [](double place) { return [place](const Block& other) { return same_place(place, other.apart_ns); }; };
+    const auto num_like = [&](const Block& block) { return std::ranges::count_if(blocks, is_here(block.apart_ns)); };
+    const auto place = std::ranges::max_element(blocks, {}, num_like);
+    if (place != blocks.end()) std::erase_if(blocks, std::not_fn(is_here(double{place->apart_ns})));
+    return blocks;
+  }
+
   // The winner again, in blocks with rests between them.
   Status confirm() {
     if (sheet_.winner == sheet_.baseline || options_.confirm_ns == 0 || KRN_PLANTED(unconfirmed)) return {};
@@ -579,32 +627,54 @@ class Race {
                                        : 2 * 3 * (base.row->ns * static_cast<double>(base.calls) +
                                                   winner.row->ns * static_cast<double>(winner.calls));
     const auto spread_ns = static_cast<double>(options_.confirm_ns);
-    if (block_ns * winner.row->blocks > spread_ns) return {};  // its race lasted as long
+    if (block_ns * winner.row->blocks > spread_ns && !winner.was_moved) {  // its race lasted as long
+      sheet_.apart_ns = winner.apart_ns;
+      return {};
+    }
     const double rest_ns = std::max(0.0, spread_ns / kConfirmation.blocks - block_ns);
     std::vector<Lane> lanes;
     lanes.push_back({&winner, SequentialTest(threshold_), true, 0});
-    base.samples.clear();
-    winner.samples.clear();
+    std::vector<Block> blocks;
+    int num_quiet = 0;
     const Slots before = timer_.slots();
     const DeviceCondition condition = timer_.condition();
     for (int i = 0; i < kConfirmation.blocks && !timer_.cancelled(); ++i) {
       timer_.rest(static_cast<uint64_t>(rest_ns));
+      const double place = timer_.apart_ns();
       for (const Entry* e : {&base, &winner})
         KRN_TRY(timer_.batch(*e->runner, e->calls, options_.hint).status());  // awake, but not counted
       lanes[0].open = true;
-      KRN_TRY(run_block(&base, &lanes, long_calls, i % 2 == 1).status());
+      base.samples.clear();
+      winner.samples.clear();
+      KRN_TRY_LET(const bool counts, run_block(&base, &lanes, long_calls, i % 2 == 1));
       if (winner.row->outcome == RaceOutcome::kFailed) break;
+      const double after = timer_.apart_ns();
+      num_quiet += counts;
+      if (counts && same_place(place, after))
+        blocks.push_back({after, lanes[0].test.samples().back(), std::move(base.samples), std::move(winner.samples)});
     }
     RaceRow& row = *winner.row;
-    const std::vector<double>& d = lanes[0].test.samples();
+    blocks = of_one_place(std::move(blocks));
+    const bool was_moved = static_cast<double>(blocks.size()) < kOnePlace * num_quiet;
+    std::vector<double> d, base_ns, own_ns, places;
+    for (const Block& block : blocks) {
+      d.push_back(block.log_gain);
+      if (block.apart_ns > 0) places.push_back(block.apart_ns);
+      base_ns.insert(base_ns.end(), block.base_ns.begin(), block.base_ns.end());
+      own_ns.insert(own_ns.end(), block.own_ns.begin(), block.own_ns.end());
+    }
     const int drop = exact_drop(static_cast<int>(d.size()), kMiss);
-    if (row.outcome != RaceOutcome::kFailed && drop >= 0) {
+    if (row.outcome != RaceOutcome::kFailed && was_moved) {
+      disturb(w, "the machine's processors were moved: no more than " + std::to_string(blocks.size()) + " of " + std::to_string(num_quiet) +
+                     " blocks were timed in one place");
+    } else if (row.outcome != RaceOutcome::kFailed && drop >= 0) {
       const Shift shift = signed_rank_shift(d, drop);
       row.gain = std::exp(shift.estimate), row.gain_low = std::exp(shift.low), row.gain_high = std::exp(shift.high);
       row.blocks += shift.blocks;
-      row.ns = median(winner.samples);
-      row.baseline_ns = base.row->ns = median(base.samples);
+      row.ns = median(own_ns);
+      row.baseline_ns = base.row->ns = median(base_ns);
       row.outcome = RaceOutcome::kAccept;
+      sheet_.apart_ns = places.empty() ? 0 : median(places);
       const Slots slots = timer_.slots() - before;
       const double half = (shift.high - shift.low) / 2;
       const std::string device = what_disturbed(condition, timer_.condition());

@@ -44,6 +44,9 @@ struct RaceOptions {
   // threads changed the ratio of a model of 40 us by a quarter from one second to the next). 0: the race alone. For
   // figures that are published.
   uint64_t confirm_ns = 0;
+  // How far apart the processors are that a call's threads work on (core/tune/processors.h), asked around each block of what is confirmed:
+  // figures are of one place alone. Null: nobody tells.
+  std::function<double()> apart_ns;
   std::vector<size_t> one_must_race;     // of these runners the best of the screen is raced, however slow it is
   std::function<void()> between;         // called before each batch of calls; the time it takes counts nowhere
   std::string lock_path;                 // one race at a time per device; empty: no lock
@@ -79,6 +82,7 @@ struct RaceSheet {
   size_t baseline = 0;        // the runner that the candidates were raced against
   size_t winner = 0;          // the baseline, or the accepted runner with the largest gain
   double load_before = 0, load_after = 0;  // of the machine
+  double apart_ns = 0;                     // RaceOptions::apart_ns, where the winner was confirmed; 0: it was not, or nobody tells
   std::string disturbed;                   // why a row is kDisturbed, the first of them; empty: none is
   bool baseline_disturbed =
       false;  // eager with replay had no undisturbed race of its own: which of the two is better is not known

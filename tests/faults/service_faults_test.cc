@@ -471,6 +471,18 @@ TEST_F(ServiceFaults, AWrongOperatorCostsItself) {
   }
 }
 
+// Where it is wrong so often that the trials of one search do not suffice, what they found is out, the rest is cut and searched again.
+TEST_F(ServiceFaults, AWrongOperatorIsFoundHoweverOftenItIsThere) {
+  const ModelReport report = decide_for("wrong_relu", "tests/data/import/deep.pt2");
+  const std::string text = explain_text(report);
+  EXPECT_EQ(report.plugin, "wrong_relu") << text;
+  EXPECT_TRUE(report.verified) << text;
+  EXPECT_TRUE(has(text, "took too long, so it is cut in parts")) << text;
+  EXPECT_FALSE(has(text, "were wrong again after")) << text;
+  EXPECT_EQ(report.nodes_compiled * 2, report.nodes) << text;
+  for (const StepReport& step : report.steps) EXPECT_EQ(step.choice == "eager", step.name == "relu") << text;
+}
+
 // Operators that are right alone and wrong together are taken apart.
 TEST_F(ServiceFaults, WhatIsWrongTogetherIsTakenApart) {
   for (const bool again : {false, true}) {

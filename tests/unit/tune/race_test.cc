@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/base/files.h"
+#include "core/tune/processors.h"
 #include "tests/unit/tune/fake_machine.h"
 
 namespace keirin {
@@ -405,6 +406,47 @@ TEST(Race, AWinnerIsConfirmedOverTime) {
   EXPECT_EQ(changing.winner, 0u);
   EXPECT_EQ(changing.rows[1].outcome, RaceOutcome::kDisturbed);
   EXPECT_NE(changing.disturbed.find("spread over 4 s"), std::string::npos) << changing.disturbed;
+}
+
+// A hypervisor moves the machine's processors apart, and eager's team takes longer: the figure is that of the one place or the other, and
+// says of which; where they are moved all the time there is none.
+TEST(Race, AFigureIsOfOnePlace) {
+  const auto run = [](auto is_far) {
+    FakeMachine m(15, kQuiet);
+    Runner eager{"eager", [&]() -> Status {
+                   m.spend(is_far(m.now_ns()) ? 3e6 : 2e6);
+                   return {};
+                 }};
+    RaceOptions o = m.options();
+    o.confirm_ns = 4'000'000'000;
+    o.apart_ns = [&] { return is_far(m.now_ns()) ? 380.0 : 95.0; };
+    auto sheet = race({eager, m.runner("fast", 1e6)}, 0, o);
+    EXPECT_TRUE(sheet.ok());
+    return std::move(*sheet);
+  };
+  const RaceSheet near = run([](double ns) { return ns > 1.2e9 && ns < 2.2e9; });
+  EXPECT_EQ(near.winner, 1u) << near.disturbed;
+  EXPECT_NEAR(near.rows[1].gain, 2, 0.02);
+  EXPECT_NEAR(near.rows[1].baseline_ns, 2e6, 5e4);
+  EXPECT_EQ(near.apart_ns, 95);
+  EXPECT_LT(near.rows[1].blocks, 10 + 40);
+  const RaceSheet far = run([](double ns) { return ns > 0.5e9; });
+  EXPECT_EQ(far.winner, 1u) << far.disturbed;
+  EXPECT_NEAR(far.rows[1].gain, 3, 0.03);
+  EXPECT_EQ(far.apart_ns, 380);
+  const RaceSheet both = run([](double ns) { return std::fmod(ns, 1e9) < 5e8; });
+  EXPECT_EQ(both.winner, 0u);
+  EXPECT_EQ(both.rows[1].outcome, RaceOutcome::kDisturbed);
+  EXPECT_NE(both.disturbed.find("moved"), std::string::npos) << both.disturbed;
+}
+
+// What a cache line takes is told of real processors, where there are two.
+TEST(Race, ProcessorsAreSomewhere) {
+  const double apart_ns = processors_apart_ns();
+  if (std::thread::hardware_concurrency() < 2) EXPECT_EQ(apart_ns, 0);
+  else EXPECT_TRUE(apart_ns == 0 || (apart_ns > 5 && apart_ns < 1e5)) << apart_ns;
+  EXPECT_TRUE(same_place(90, 100) && same_place(100, 90) && same_place(0, 90) && same_place(90, 0));
+  EXPECT_FALSE(same_place(90, 380) || same_place(380, 90));
 }
 
 // The confirmation lasts as long as it says: what the blocks take is not rested for.
