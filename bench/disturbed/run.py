@@ -19,6 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from place import same_place
+
 SMALL = ["mlp", "gcn", "gat", "lstm", "dlrm", "decoder_decode", "ppo_vit"]
 LOADS = {"busy": (1.0, 0.0), "stop-and-go": (0.1, 0.1)}
 
@@ -66,20 +69,15 @@ def figure(row: dict) -> Figure | None:
     return None if row["disturbed"] else (row["speedup"], row["processors_apart_ns"])
 
 
-def same_place(a: Figure, b: Figure) -> bool:
-    return None in (a[1], b[1]) or max(a[1], b[1]) < 1.5 * min(a[1], b[1])
-
-
 def judged(before: list[dict], after: list[dict], row: dict, allowed: float) -> str:
     """`before`, `after`: the runs alone, in time."""
-    own = figure(row)
-    if own is None:
+    if row["disturbed"]:
         return "disturbed"
-    sides = [[told for told in map(figure, side) if told and same_place(told, own)] for side in (before[::-1], after)]
-    quiet = [told[0][0] for told in sides if told]
+    sides = [[each["speedup"] for each in side if not each["disturbed"] and same_place(each, row)] for side in (before[::-1], after)]
+    quiet = [told[0] for told in sides if told]
     if not quiet:
         return "no figure alone"
-    return "published" if min(quiet) / (1 + allowed) <= own[0] <= max(quiet) * (1 + allowed) else "wrong"
+    return "published" if min(quiet) / (1 + allowed) <= row["speedup"] <= max(quiet) * (1 + allowed) else "wrong"
 
 
 def row_of(model: str, load: str, alone: list[dict], rows: list[dict], allowed: float) -> dict:
@@ -93,10 +91,24 @@ def ends(figures: list[Figure | None]) -> str:
     return f"{min(told):.2f}x to {max(told):.2f}x" if told else "-"
 
 
+def show(rows: list[dict]) -> int:
+    """Their table; whether any is wrong, or has nothing to be compared with."""
+    print("| model | load | alone | beside it | published | said disturbed | no figure alone | wrong |\n|---|---|---|---|---|---|---|---|")
+    verdicts: collections.Counter[str] = collections.Counter()
+    for row in rows:
+        of = collections.Counter(row["verdicts"])
+        verdicts += of
+        print(f"| {row['model']} | {row['load']} | {ends(row['alone'])} | {ends(row['figures'])} | {of['published']} | "
+              f"{of['disturbed']} | {of['no figure alone']} | {of['wrong']} |")
+    print(f"\nWrong figures: {verdicts['wrong']} of {verdicts.total()} rows; none alone to compare with: {verdicts['no figure alone']}.")
+    return 1 if verdicts["wrong"] or verdicts["no figure alone"] else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=SMALL, help="zoo models or .pt2 files")
-    parser.add_argument("--keirin", required=True, help="the keirin command")
+    parser.add_argument("--keirin", help="the keirin command")
+    parser.add_argument("--show", help="prints the table of such a file and runs nothing")
     parser.add_argument("--keirin-option", action="append", default=[], help="passed on to keirin bench")
     parser.add_argument("--runs", type=int, default=20, help="runs beside each load")
     parser.add_argument("--loads", default="busy,stop-and-go")
@@ -106,6 +118,10 @@ def main() -> int:
     parser.add_argument("--allowed", type=float, default=0.15)
     parser.add_argument("--json")
     options = parser.parse_args()
+    if options.show:
+        return show(json.load(open(options.show))["rows"])
+    if not options.keirin:
+        parser.error("--keirin is missing")
     models = options.models
     result = {"schema": "keirin/disturbed/2", "cores": os.cpu_count(), "threads": options.threads, "allowed": options.allowed, "rows": []}
     with tempfile.TemporaryDirectory() as cache:
@@ -124,15 +140,7 @@ def main() -> int:
             result["machine"] = options.machine
             if options.json:  # after every turn: a run that is cut short loses nothing
                 Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
-    print("| model | load | alone | beside it | published | said disturbed | no figure alone | wrong |\n|---|---|---|---|---|---|---|---|")
-    verdicts = collections.Counter()
-    for row in result["rows"]:
-        of = collections.Counter(row["verdicts"])
-        verdicts += of
-        print(f"| {row['model']} | {row['load']} | {ends(row['alone'])} | {ends(row['figures'])} | {of['published']} | "
-              f"{of['disturbed']} | {of['no figure alone']} | {of['wrong']} |")
-    print(f"wrong figures: {verdicts['wrong']} of {verdicts.total()} rows; none alone to compare with: {verdicts['no figure alone']}")
-    return 1 if verdicts["wrong"] or verdicts["no figure alone"] else 0
+    return show(result["rows"])
 
 
 if __name__ == "__main__":

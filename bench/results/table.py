@@ -9,6 +9,10 @@
 import json
 import math
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from place import same_place
 
 
 def rows_of(path: str) -> list[dict]:
@@ -28,14 +32,18 @@ def twice(first: list[dict], second: list[dict]) -> None:
     again = {r["model"]: r for r in second}
     both = [(r, again[r["model"]]) for r in first if r["model"] in again]
     away = lambda pair: abs(math.log(pair[1]["speedup"] / pair[0]["speedup"]))
-    print("| model | over the baseline | again | chosen ms | again | chosen | again |\n|---|---|---|---|---|---|---|")
+    print("| model | over the baseline | again | chosen ms | again | processors apart ns | again | chosen | again |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for r, s in sorted(both, key=away, reverse=True):
-        print(f"| {r['model']} | {r['speedup']:.2f}x | {s['speedup']:.2f}x | {r['chosen_ms']:.3f} | {s['chosen_ms']:.3f} | {r['chosen']} | "
-              f"{s['chosen'] if s['chosen'] != r['chosen'] else 'the same'} |")
+        apart = [str(row.get("processors_apart_ns") or "-") for row in (r, s)]
+        print(f"| {r['model']} | {r['speedup']:.2f}x | {s['speedup']:.2f}x | {r['chosen_ms']:.3f} | {s['chosen_ms']:.3f} | {apart[0]} | "
+              f"{apart[1]} | {r['chosen']} | {s['chosen'] if s['chosen'] != r['chosen'] else 'the same'} |")
     means = [f"{mean([r['speedup'] for r in rows]):.2f}x over {len(rows)} models, {min(r['speedup'] for r in rows):.2f}x at least, "
              f"{sum(r['nodes_compiled'] for r in rows) / sum(r['nodes'] for r in rows):.1%} of the operators compiled, "
              f"{sum(r['verified'] for r in rows)} verified".replace("%", " %") for rows in (first, second)]
-    print(f"\nGeometric means: {means[0]}; again {means[1]}. Within 5 %: {sum(away(pair) <= math.log(1.05) for pair in both)} of {len(both)}.")
+    here = [pair for pair in both if same_place(*pair)]
+    near = lambda pairs: f"{sum(away(pair) <= math.log(1.05) for pair in pairs)} of {len(pairs)}"
+    print(f"\nGeometric means: {means[0]}; again {means[1]}. Within 5 %: {near(both)}; of those whose processors were in one place, {near(here)}.")
 
 
 def sizes(path: str) -> None:

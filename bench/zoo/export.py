@@ -77,6 +77,7 @@ kFull = {
     "vit_b16": lambda: vision.vit_b16(64, bf16),
     "bert": lambda: language.bert(64, 128, 12, bf16),
     "bert_dynamic": lambda: language.bert(64, 128, 12, bf16, dynamic=True),
+    "t5_dynamic": lambda: language.t5(8, 128, bf16),
     "xlnet": lambda: language.xlnet(32, 128, 12, bf16),
     "decoder_prefill": lambda: language.decoder_prefill(4, 512, bf16, **k7B),
     "decoder_decode": lambda: language.decoder_decode(1024, 1000, bf16, **k7B),

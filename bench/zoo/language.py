@@ -32,6 +32,24 @@ def bert(batch: int, length: int, layers: int, dtype: torch.dtype, dynamic: bool
     return Case(lambda: Bert(layers, **shape), inputs, dtype, shapes)
 
 
+class T5(nn.Module):
+    """The encoder of T5-small: what it adds to its scores is looked up by distances, whose number follows the length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from transformers import T5Config, T5EncoderModel
+
+        self.model = T5EncoderModel(T5Config())
+
+    def forward(self, input_ids, attention_mask):
+        return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+
+def t5(batch: int, length: int, dtype: torch.dtype) -> Case:
+    dims = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=2, max=512)}
+    return Case(T5, [integers(batch, length, high=32128), constant(batch, length, value=1)], dtype, (dims, dims))
+
+
 class Xlnet(nn.Module):
     def __init__(self, layers: int, width: int, heads: int) -> None:
         super().__init__()

@@ -300,9 +300,11 @@ Result<size_t> race_candidates(Deciding& d) {
   ProcessInterference interference(!runs_in_worker(d));
   RaceOptions options = race_options(d, interference);
   d.progress("race", 0.5);
-  if (d.session.options.measure_again) options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
-  if (d.session.device.kind == Device::kCpu && d.services.num_threads() > 1 && !d.session.options.interference && !d.count)
-    options.apart_ns = processors_apart_ns;
+  if (d.session.options.measure_again) {  // its figures are published
+    options.confirm_ns = std::min<uint64_t>(kConfirmNs, options.limit_ns / 4);
+    if (d.session.device.kind == Device::kCpu && d.services.num_threads() > 1 && !d.session.options.interference)
+      options.apart_ns = processors_apart_ns;
+  }
   if (d.session.options.force == "compiled")
     for (size_t r = 0; r < of_runner.size(); ++r)
       if (!d.candidates[of_runner[r]].report.plugin.empty()) options.one_must_race.push_back(r);

@@ -664,10 +664,16 @@ class Race {
       own_ns.insert(own_ns.end(), block.own_ns.begin(), block.own_ns.end());
     }
     const int drop = exact_drop(static_cast<int>(d.size()), kMiss);
-    if (row.outcome != RaceOutcome::kFailed && was_moved) {
-      disturb(w, "the machine's processors were moved: no more than " + std::to_string(blocks.size()) + " of " + std::to_string(num_quiet) +
-                     " blocks were timed in one place");
-    } else if (row.outcome != RaceOutcome::kFailed && drop >= 0) {
+    const auto no_more_than = [&](size_t count, int of) {
+      return "no more than " + std::to_string(count) + " of " + std::to_string(of) + " blocks ";
+    };
+    if (row.outcome == RaceOutcome::kFailed || timer_.cancelled()) {
+      // Its status says it, or who asked for the end.
+    } else if (was_moved) {
+      disturb(w, "the machine's processors were moved: " + no_more_than(blocks.size(), num_quiet) + "were timed in one place");
+    } else if (drop < 0) {
+      disturb(w, no_more_than(blocks.size(), kConfirmation.blocks) + "that would confirm it were quiet");
+    } else {
       const Shift shift = signed_rank_shift(d, drop);
       row.gain = std::exp(shift.estimate), row.gain_low = std::exp(shift.low), row.gain_high = std::exp(shift.high);
       row.blocks += shift.blocks;

@@ -408,6 +408,33 @@ TEST(Race, AWinnerIsConfirmedOverTime) {
   EXPECT_NE(changing.disturbed.find("spread over 4 s"), std::string::npos) << changing.disturbed;
 }
 
+// One stretch in ten is disturbed once the race is over: few, and yet hardly a block of a dozen is quiet. What nothing confirms is no
+// figure.
+TEST(Race, AFigureIsConfirmedByQuietBlocksOrNotAtAll) {
+  struct Rare final : Interference {
+    explicit Rare(const FakeMachine& machine) : m(machine) {}
+    uint64_t waited_ns() override {  // twice for a stretch
+      if (++asked % 20 == 0 && m.now_ns() > 1.2e9) waited += 1'000'000'000;
+      return waited;
+    }
+    uint64_t stolen_ns() override { return 0; }
+    uint64_t used_ns() override { return 0; }
+    const FakeMachine& m;
+    uint64_t asked = 0, waited = 0;
+  };
+  FakeMachine m(15, kQuiet);
+  Rare rare(m);
+  RaceOptions o = m.options();
+  o.interference = &rare;
+  o.patience_ns = 0;
+  o.confirm_ns = 4'000'000'000;
+  const auto sheet = race({m.runner("eager", 2e6), m.runner("fast", 1e6)}, 0, o);
+  ASSERT_TRUE(sheet.ok());
+  EXPECT_EQ(sheet->winner, 0u);
+  EXPECT_EQ(sheet->rows[1].outcome, RaceOutcome::kDisturbed);
+  EXPECT_NE(sheet->disturbed.find("of 40 blocks"), std::string::npos) << sheet->disturbed;
+}
+
 // A hypervisor moves the machine's processors apart, and eager's team takes longer: the figure is that of the one place or the other, and
 // says of which; where they are moved all the time there is none.
 TEST(Race, AFigureIsOfOnePlace) {
