@@ -2,9 +2,10 @@
 //
 // Products of a few rows, convolutions of single channels, attention, bags and the steps of recurrent layers by kernels of our own, other
 // products, convolutions and attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few
-// channels and a stride regrouped where that is faster. Everything else that an anchor may ask for is refused here with its reason.
+// channels and a stride regrouped where that is faster. A convolution of one pixel is a product of one row. Everything else that an anchor may ask for is refused here with its reason.
 #include "plugins/gpu/choose.h"
 
+#include "plugins/codegen/region/rewrite.h"
 #include "plugins/gpu/alike.h"
 #include "plugins/gpu/attention.h"
 #include "plugins/gpu/bags.h"
@@ -59,7 +60,12 @@ std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gp
   switch (anchor.op) {
     case kit::kOp_linear:
     case kit::kOp_embedding_bag: return joined_kernel(one, gpu, why_not);
-    case kit::kOp_conv: return depthwise_kernel(anchor, gpu, why_not);
+    case kit::kOp_conv:
+      if (const auto linear = conv_as_linear(anchor)) {
+        const codegen::AnchorDesc* const row[] = {&*linear};
+        if (auto kernel = gemv_kernel(row, gpu, why_not)) return kernel;
+      }
+      return depthwise_kernel(anchor, gpu, why_not);
     case kit::kOp_attention:
       if (numerics.strict) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
       return attention_kernel(anchor, gpu, why_not);
@@ -100,6 +106,7 @@ std::optional<Choice> choose(const codegen::AnchorDesc& anchor, const Gpu& gpu, 
     const auto heads = heads_problem(anchor, why_not);
     if (heads && !is_little(*heads)) return no("a library would have to plan it");
   }
+  if (!numerics.strict && codegen::is_pixel_product(anchor)) return no("a convolution of one pixel is a sum for each channel");
   if (!is_recurrent(anchor)) {
     if (auto kernel = own_kernel(anchor, gpu, numerics, why_not)) {
       Choice out(Choice::kOwnKernel);

@@ -6,7 +6,6 @@
 #include "plugins/codegen/kernel/rows.h"
 #include "plugins/gpu/library_tail.h"
 #include "plugins/gpu/plan_step.h"
-#include "plugins/gpu/product.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::gpu {
@@ -157,10 +156,9 @@ std::optional<AnchorDesc> conv_as_linear(const AnchorDesc& anchor) {
   for (PostOp post : anchor.post_ops) {
     if (post.operand.present() && same_where_it_counts(p->y.sizes, tensor_of(post.operand).strides, p->y.strides))
       post.operand = matrix(post.operand, rows, p->y.sizes[1]);
-    if (!product_takes_post_op(out, post)) return std::nullopt;
     out.post_ops.push_back(std::move(post));
   }
-  return product_taken(out, ignored) ? std::optional(std::move(out)) : std::nullopt;
+  return out;
 }
 
 std::optional<ConvShares> conv_shares(const AnchorDesc& anchor, const Numerics& numerics, const PlanLibrary* library,

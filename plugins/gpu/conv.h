@@ -20,7 +20,7 @@ namespace keirin::gpu {
 
 // The problem that an anchor with its post-ops states, by its shapes alone; none with the reason.
 std::optional<ConvProblem> conv_problem(const codegen::AnchorDesc& anchor, const Numerics& numerics, std::string& why_not);
-// The same product as a linear anchor: 1x1, stride 1, dense channels-last, epilogues that products know.
+// The same product as a linear anchor: 1x1, stride 1, dense channels-last. Of its epilogue, what lies as the result does in rows too.
 std::optional<codegen::AnchorDesc> conv_as_linear(const codegen::AnchorDesc& anchor);
 
 // Who does what of a convolution: all of it the library, or the bias and what follows a kernel behind it (library_tail.h), where the

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "plugins/codegen/kernel/rows.h"
 #include "plugins/gpu/library_tail.h"
 #include "plugins/kit/error.h"
 #include "plugins/kit/tables.h"
@@ -150,6 +151,16 @@ bool product_takes_post_op(const AnchorDesc& anchor, const PostOp& post) {
   return post.op == kit::kOp_relu || (post.op == kit::kOp_gelu_tanh && narrow);
 }
 
+bool product_takes_epilogue(const AnchorDesc& anchor) {
+  AnchorDesc so_far = anchor;
+  so_far.post_ops.clear();
+  for (const PostOp& post : anchor.post_ops) {
+    if (!product_takes_post_op(so_far, post)) return false;
+    so_far.post_ops.push_back(post);
+  }
+  return true;
+}
+
 namespace {
 
 bool is_bare(const AnchorDesc& anchor) { return anchor.post_ops.empty() && (anchor.operands.size() < 3 || !anchor.operands[2].present()); }
@@ -159,6 +170,12 @@ AnchorDesc bare(const AnchorDesc& anchor) {
   out.post_ops.clear();
   out.operands.resize(2);
   return out;
+}
+
+// Of a kernel that reads and writes what the library just wrote.
+double tail_seconds(const ProductProblem& p, uint8_t dtype, const codegen::TargetInfo& target) {
+  const double bytes = 2.0 * static_cast<double>(p.batch * p.m * p.n * codegen::dtype_bytes(dtype));
+  return target.launch_ns * 1e-9 + bytes / target.bytes_per_s;
 }
 
 // Null with the reason where the batches of the result do not lie one behind the other.
@@ -223,14 +240,17 @@ std::unique_ptr<codegen::Step> make_product(const AnchorDesc& anchor, const Gpu&
                                             Pick pick, double* seconds) {
   auto problem = problem_of(anchor);
   if (!problem) throw kit::Error(KRN_STATUS_unsupported, "the library of products does not take this layout");
-  const bool rounds = tf32 && !anchor.ieee;
-  if (is_bare(anchor) || gpu.products->fuses(anchor.operands[0].dtype)) return gpu.products->make(anchor, *problem, rounds, pick, seconds);
+  const bool rounds = tf32 && !anchor.ieee, fuses = gpu.products->fuses(anchor.operands[0].dtype), known = product_takes_epilogue(anchor);
+  if (is_bare(anchor) || (fuses && known)) return gpu.products->make(anchor, *problem, rounds, pick, seconds);
+  // The tail adds to a result that is rounded, which in 16 bits is to be seen.
+  if (fuses && anchor.results[0].dtype != kit::kDType_f32) throw kit::Error(KRN_STATUS_unsupported, "an epilogue that no library fuses");
   std::string why_not;
   const auto tail = tail_of(anchor, *problem, why_not);
   if (!tail) throw kit::Error(KRN_STATUS_unsupported, why_not);
   const AnchorDesc product = bare(anchor);
-  return std::make_unique<WithTail>(gpu.products->make(product, *problem_of(product), rounds, pick, seconds),
-                                    make_text_step(*tail, target, load));
+  auto made = gpu.products->make(product, *problem_of(product), rounds, pick, seconds);
+  if (seconds && *seconds > 0) *seconds += tail_seconds(*problem, anchor.results[0].dtype, gpu.info);
+  return std::make_unique<WithTail>(std::move(made), make_text_step(*tail, target, load));
 }
 
 }  // namespace keirin::gpu

@@ -51,9 +51,10 @@ std::unique_ptr<ProductLibrary> either_products(const ProductLibrary& first, con
 // By shapes and dtypes alone.
 bool product_taken(const codegen::AnchorDesc& anchor, std::string& why_not);
 bool product_takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post);
+bool product_takes_epilogue(const codegen::AnchorDesc& anchor);
 // Whether somebody computes what stands behind the product: the library, or a kernel of our own (library_tail.h).
 bool product_tail_taken(const codegen::AnchorDesc& anchor, const ProductLibrary& library, std::string& why_not);
-// The library's step (ProductLibrary::make), and behind it a kernel for what the library does not fuse.
+// The library's step (ProductLibrary::make), and behind it a kernel for what the library does not fuse; `seconds` counts that as expected.
 std::unique_ptr<codegen::Step> make_product(const codegen::AnchorDesc& anchor, const Gpu& gpu, const CodeTarget& target, bool load,
                                             bool tf32, Pick pick, double* seconds = nullptr);
 

@@ -251,25 +251,27 @@ class Preparer {
       AnchorPlan plan;
       plan.node = n;
       plan.results = r_.nodes[n].results;
-      absorb(plan);
-      widen(plan);
+      AnchorDesc desc = describe_anchor(r_, r_.nodes[n]);
+      absorb(plan, desc);
+      widen(plan, desc);
       for (int t : r_.nodes[n].operands) {
         if (t >= 0) store_operand(t);
       }
-      keep_taken(n);
+      if (p_.layout.stored(plan.results[0])) desc.results[0].strides = p_.layout.at(plan.results[0]).strides;
+      keep_taken(n, desc);
       p_.anchors.push_back(std::move(plan));
     }
   }
 
   // The library was asked about operands laid out as the region states them. A view is read where it lies, with other strides:
-  // where the library has only its slow path for those, the operand is laid out as stated. A relayout was asked for by name.
-  void keep_taken(int n) {
+  // where the library has only its slow path for those, or none with this epilogue and this place of its result, the operand is laid out
+  // as stated. A relayout was asked for by name.
+  void keep_taken(int n, AnchorDesc& desc) {
     const TensorNode& node = r_.nodes[n];
     auto is_relayout = [&](int t) { return r_.producer(t) && r_.producer(t)->op == kOp_relayout; };
     for (int t : node.operands) {
       if (t >= 0 && !p_.layout.stored(t) && is_relayout(t)) force(t);
     }
-    AnchorDesc desc = describe_anchor(r_, node);
     for (size_t i = 0; i < node.operands.size(); ++i) {
       if (node.operands[i] < 0 || p_.layout.stored(node.operands[i])) continue;
       StridedView view;
@@ -295,9 +297,9 @@ class Preparer {
   }
 
   // While the only reader of the result is a scalar op that the library can apply, let it. Libraries compute epilogues wide and
-  // round once, so ops between a widening cast and the one back count only together.
-  void absorb(AnchorPlan& plan) {
-    AnchorDesc desc = describe_anchor(r_, r_.nodes[plan.node]);
+  // round once, so ops between a widening cast and the one back count only together. `taken`: what the library was asked about.
+  void absorb(AnchorPlan& plan, AnchorDesc& taken) {
+    AnchorDesc desc = taken;
     AnchorPlan tried = plan;
     std::vector<int> pending;
     for (;;) {
@@ -320,25 +322,27 @@ class Preparer {
         if (tried.post_ops[i].operand >= 0) store_operand(tried.post_ops[i].operand);
       }
       plan = tried;
+      taken = desc;
       for (int each : pending) p_.absorbed[each] = true;
       pending.clear();
     }
   }
 
   // A cast to f32 that nothing takes back: the library's sums are f32, and it stores them as they are.
-  void widen(AnchorPlan& plan) {
+  void widen(AnchorPlan& plan, AnchorDesc& taken) {
     const TensorNode& node = r_.nodes[plan.node];
     const int t = plan.results[0];
     const bool bare = plan.post_ops.empty() && (node.operands.size() < 3 || node.operands[2] < 0);
     if (!backend_.target().wide_products || !is_product(node.op) || !bare || r_.tensors[t].readers.size() != 1 || p_.forced[t]) return;
     const int reader = r_.tensors[t].readers[0], wide = r_.nodes[reader].results[0];
     if (!is_free_cast(t, r_.nodes[reader], r_.tensors[t].dtype) || kernels_store_.contains(wide)) return;
-    AnchorDesc desc = describe_anchor(r_, node);
+    AnchorDesc desc = taken;
     desc.results[0].dtype = kDType_f32;
     if (p_.layout.stored(wide)) desc.results[0].strides = p_.layout.at(wide).strides;
     std::string why;
     if (!backend_.takes_anchor(desc, why)) return;
     plan.results[0] = wide;
+    taken = std::move(desc);
     p_.absorbed[reader] = true;
   }
 

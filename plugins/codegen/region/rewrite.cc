@@ -16,6 +16,7 @@ namespace keirin::codegen {
 namespace {
 
 constexpr int64_t kTinyMatmul = 1 << 16;  // multiply-adds that a generated loop may do where a library refuses
+constexpr int64_t kPixelWeights = 1 << 16, kPixelProducts = 1 << 22;  // the same where an image is one pixel: of one image, and of all
 constexpr int64_t kLongestScan = 512, kMostScanned = 1 << 22;  // elements of a row; additions of all rows
 constexpr int64_t kMostBagTests = 1 << 24;  // positions times bags: every position is compared with every bag's start
 
@@ -51,6 +52,8 @@ class Writer {
       case kOp_matmul:
       case kOp_linear:
         return matmul();
+      case kOp_conv:
+        return conv();
       default:
         return std::string(op_name(node_.op)) + " has no generated form";
     }
@@ -537,6 +540,18 @@ class Writer {
     return result(scalar(kOp_add, {out, expand(reshape(node_.operands[2], thin), t(out_).sizes)}));
   }
 
+  std::string conv() {
+    if (!is_pixel_product(describe_anchor(r_, node_))) return "conv has no generated form";
+    const int x = node_.operands[0], w = node_.operands[1];
+    const int64_t images = t(x).sizes[0], depth = t(x).sizes[1], channels = t(w).sizes[0];
+    const Dims all{images, channels, depth};
+    const int products = scalar(kOp_mul, {expand(reshape(x, {images, 1, depth}), all), expand(reshape(w, {1, channels, depth}), all)});
+    int out = reduce(kOp_sum, products, {2});
+    if (node_.operands.size() > 2 && node_.operands[2] >= 0)
+      out = scalar(kOp_add, {out, expand(reshape(node_.operands[2], {1, channels}), {images, channels})});
+    return result(reshape(out, t(out_).sizes));
+  }
+
   // The same product, with the first operands laid out in rows: a library may refuse only how they lie. Where it refuses that too,
   // there is nothing left to copy.
   std::string on_copies(size_t count) {
@@ -560,6 +575,16 @@ class Writer {
 }  // namespace
 
 std::string rewrite(FlatRegion& region, int n, const TargetInfo& target) { return Writer(region, n, target).rewrite(); }
+
+bool is_pixel_product(const AnchorDesc& anchor) {
+  if (anchor.op != kOp_conv || anchor.transposed || anchor.groups != 1) return false;
+  const Dims &x = anchor.operands[0].sizes, &w = anchor.operands[1].sizes, &y = anchor.results[0].sizes;
+  if (x.size() < 3 || w.size() != x.size() || y.size() != x.size() || w[1] != x[1]) return false;
+  for (size_t d = 2; d < x.size(); ++d)
+    if (x[d] != 1 || w[d] != 1 || y[d] != 1) return false;
+  if (std::ranges::any_of(anchor.padding, [](int64_t p) { return p != 0; })) return false;
+  return w[0] * w[1] <= kPixelWeights && x[0] * w[0] * w[1] <= kPixelProducts;
+}
 
 static TensorDesc describe(const FlatRegion& region, int tensor) {
   TensorDesc out;

@@ -776,6 +776,21 @@ TEST(Fusion, TinyMatmulIsGeneratedWhereRefused) {
   EXPECT_EQ(check(g, backend).executable->num_anchors(), 0u);
 }
 
+// One pixel of each image, as squeeze and excitation have it: rows of its weights, with what stands around it in the same kernels.
+TEST(Fusion, AConvolutionOfOnePixelIsASumForEachChannel) {
+  for (const int64_t images : {1, 3})
+    for (const bool with_bias : {false, true})
+      for (const int64_t padding : {0, 1}) {
+        RegionBuilder g;
+        const int x = g.input(kF32, {images, 24, 1, 1}), w = g.input(kF32, {10, 24, 1, 1}, {}, true);
+        g.output(g.unary(kOp_silu, g.conv(g.unary(kOp_tanh, x), w, with_bias ? g.input(kF32, {10}, {}, true) : -1, 3, padding)));
+        InterpBackend backend;
+        backend.take_anchors = false;
+        if (padding == 0) EXPECT_EQ(check(g, backend).executable->num_anchors(), 0u);
+        else EXPECT_THROW(run_region(g, backend, random_inputs(read_region(g.bytes()), 5)), kit::Error) << "it sees the padding alone";
+      }
+}
+
 // Attention over windows: queries and keys lie in a way that no library reads. They are copied, in one kernel with what makes them.
 TEST(Fusion, AProductOfOperandsThatLieApartRunsOnCopies) {
   RegionBuilder g;
@@ -785,6 +800,40 @@ TEST(Fusion, AProductOfOperandsThatLieApartRunsOnCopies) {
   backend.only_dense_lines = true;
   const Checked c = check(g, backend);
   EXPECT_EQ(c.executable->num_anchors(), 1u) << c.executable->describe();
+}
+
+// A library that reads an operand as a view of another, but not with an epilogue behind it, or not where the result is an output that lies
+// otherwise: what it would refuse when the step is made is laid out as the region states it.
+TEST(Fusion, AnOperandIsReadAsAViewOnlyWhereTheWholeAnchorIsTaken) {
+  struct Library : InterpBackend {
+    bool with_epilogue = true, with_output = true;
+    bool takes(const AnchorDesc& a, bool has_epilogue) const {
+      const bool view = a.operands[0].strides.back() != 1, elsewhere = a.results[0].strides.back() != 1;
+      return !view || ((with_epilogue || !has_epilogue) && (with_output || !elsewhere));
+    }
+    bool takes_anchor(const AnchorDesc& a, std::string&) const override { return a.op == kOp_matmul && takes(a, !a.post_ops.empty()); }
+    bool takes_post_op(const AnchorDesc& a, const PostOp&) const override { return takes(a, true); }
+    std::shared_ptr<const AnchorChoice> choose_anchor(const AnchorDesc& a) const override {
+      std::string why;
+      if (!takes_anchor(a, why)) throw kit::Error(KRN_STATUS_unsupported, "never asked about");
+      seen = a;
+      return nullptr;
+    }
+    mutable AnchorDesc seen;
+  };
+  for (const bool with_epilogue : {true, false})
+    for (const bool with_output : {true, false}) {
+      RegionBuilder g;
+      const int x = g.unary(kOp_tanh, g.input(kF32, {40, 24})), w = g.input(kF32, {40, 32});
+      const int product = g.matmul(g.permute(x, {1, 0}), w);
+      g.output(with_output ? g.unary(kOp_relu, product) : g.permute(product, {1, 0}));
+      Library library;
+      library.with_epilogue = with_epilogue, library.with_output = with_output;
+      const Checked c = check(g, library);
+      EXPECT_EQ(c.executable->num_anchors(), 1u);
+      EXPECT_EQ(library.seen.operands[0].strides == (Dims{1, 24}), with_epilogue && with_output) << with_epilogue << with_output;
+      EXPECT_EQ(library.seen.post_ops.size(), with_output ? 1u : 0u);
+    }
 }
 
 TEST(Fusion, CompositesAreInlinedFromTheirBodies) {

@@ -11,6 +11,7 @@
 #include "plugins/gpu/choose.h"
 #include "plugins/gpu/csr.h"
 #include "plugins/gpu/conv.h"
+#include "plugins/gpu/product.h"
 #include "plugins/kit/tables.h"
 
 namespace keirin::cuda {
@@ -253,7 +254,35 @@ TEST(CudaConvProblem, OneByOneIsAProduct) {
   EXPECT_FALSE(conv_as_linear(strided));
   AnchorDesc scaled = conv(kit::kDType_bf16, true, 1);
   scaled.post_ops = {with(scaled, kit::kOp_mul, kit::kDType_f32, {0, 1, 0, 0})};
-  EXPECT_FALSE(conv_as_linear(scaled)) << "cuBLASLt has no scale for each column";
+  EXPECT_FALSE(conv_as_linear(scaled)) << "a scale that is wider than the result";
+  scaled.post_ops = {{kit::kOp_silu, {}}};
+  EXPECT_FALSE(product_takes_epilogue(*conv_as_linear(scaled)));
+  scaled.post_ops = {with(scaled, kit::kOp_add, kit::kDType_bf16, scaled.results[0].strides), {kit::kOp_relu, {}}};
+  EXPECT_TRUE(product_takes_epilogue(*conv_as_linear(scaled)));
+}
+
+// Squeeze and excitation: a sum for each channel, or where the weights are many, a kernel that streams them.
+TEST(CudaConvProblem, OnePixelIsARow) {
+  const auto pixel = [](int64_t images, int64_t from, int64_t to) {
+    AnchorDesc a = conv(kit::kDType_f32, true, 1);
+    a.operands[0] = tensor(kit::kDType_f32, {images, from, 1, 1}, {from, 1, 1, 1});
+    a.operands[1] = tensor(kit::kDType_f32, {to, from, 1, 1}, {from, 1, 1, 1});
+    a.operands[2] = tensor(kit::kDType_f32, {to}, {1});
+    a.results = {tensor(kit::kDType_f32, {images, to, 1, 1}, {to, 1, 1, 1})};
+    return a;
+  };
+  EXPECT_EQ(refusal(pixel(1, 1152, 48)), "a convolution of one pixel is a sum for each channel");
+  EXPECT_EQ(refusal(pixel(64, 6, 144)), "a convolution of one pixel is a sum for each channel");
+  AnchorDesc a = pixel(2, 2048, 512);
+  std::string why_not;
+  auto choice = choose(a, imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false, why_not);
+  ASSERT_TRUE(choice) << why_not;
+  ASSERT_EQ(choice->runner, Choice::kOwnKernel);
+  EXPECT_EQ(choice->kernel->launches[0].symbol, "gemv");
+  EXPECT_TRUE(takes(a, {kit::kOp_silu, {}}));
+  choice = choose(pixel(3, 2048, 512), imagine_gpu("sm_90"), KRN_NUMERICS_DEFAULT, false, why_not);
+  ASSERT_TRUE(choice) << why_not;
+  EXPECT_EQ(choice->runner, Choice::kConvolutions);
 }
 
 }  // namespace

@@ -161,6 +161,7 @@ TEST_P(LtProduct, Agrees) {
       for (uint32_t activation : {0u, uint32_t{kit::kOp_relu}, uint32_t{kit::kOp_gelu_tanh}})
         for (bool linear : {true, false}) {
           const Problem p{linear, residual, activation, linear ? 1 : 3, 7, 12, 9, dtype};
+          if (dtype == kit::kDType_f64 && !product_takes_epilogue(anchor_of(p))) continue;  // in f32 a kernel behind it
           const auto step = make(library_, anchor_of(p));
           SCOPED_TRACE(step->describe());
           Data<float> data(p);
