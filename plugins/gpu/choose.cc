@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of a few rows, convolutions of single channels, attention, bags and the steps of recurrent layers by kernels of our own, other
+// Products of a few rows, convolutions of small groups, attention, bags and the steps of recurrent layers by kernels of our own, other
 // products, convolutions and attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few
 // channels and a stride regrouped where that is faster. A convolution of one pixel is a product of one row. Everything else that an anchor may ask for is refused here with its reason.
 #include "plugins/gpu/choose.h"
@@ -10,8 +10,8 @@
 #include "plugins/gpu/attention.h"
 #include "plugins/gpu/bags.h"
 #include "plugins/gpu/conv.h"
-#include "plugins/gpu/depthwise.h"
 #include "plugins/gpu/gemv.h"
+#include "plugins/gpu/grouped.h"
 #include "plugins/gpu/plan.h"
 #include "plugins/gpu/product.h"
 #include "plugins/gpu/rnn.h"
@@ -65,7 +65,7 @@ std::optional<TextKernel> own_kernel(const codegen::AnchorDesc& anchor, const Gp
         const codegen::AnchorDesc* const row[] = {&*linear};
         if (auto kernel = gemv_kernel(row, gpu, why_not)) return kernel;
       }
-      return depthwise_kernel(anchor, gpu, why_not);
+      return grouped_kernel(anchor, gpu, numerics, why_not);
     case kit::kOp_attention:
       if (numerics.strict) return why_not = "attention under strict numerics runs in eager's kernel", std::nullopt;
       return attention_kernel(anchor, gpu, why_not);

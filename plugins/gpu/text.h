@@ -8,6 +8,6 @@
 
 namespace keirin::gpu::text {
 
-extern const std::string_view attention, bags, depthwise, gemv, recur, regroup, rows, split, tail, tiles, unit;
+extern const std::string_view attention, bags, gemv, grouped, recur, regroup, rows, split, tail, tiles, unit;
 
 }  // namespace keirin::gpu::text

@@ -728,6 +728,7 @@ class Importer {
   Status add_opaque(const BoundCall& call, const Results& results, const std::vector<size_t>& written,
                     const std::string& why, Scope& scope) {
     ValueIds operands;
+    std::vector<Dims> strides;
     std::map<std::string, uint32_t> slots;
     std::vector<BoundArg> args = call.args;
     const std::function<Status(BoundArg&)> resolve = [&](BoundArg& arg) -> Status {
@@ -742,13 +743,15 @@ class Importer {
       KRN_TRY_LET(const ValueId value, aliases_.read(entry.alias));
       slots[arg.name] = static_cast<uint32_t>(operands.size());
       operands.push_back(value);
+      const Dims& sizes = captured_.graph.type(value).sizes;
+      strides.push_back(entry.strides.size() == sizes.size() && memory_order(sizes, entry.strides) ? entry.strides : Dims());
       return {};
     };
     for (BoundArg& arg : args) KRN_TRY(resolve(arg));
     KRN_TRY_LET(BoxedCall boxed, make_boxed_call({call.op, args}, [&](const std::string& name) -> Result<uint32_t> {
                   return slots.at(name);
                 }));
-    OpaqueCall opaque{std::move(boxed), {}, {}};
+    OpaqueCall opaque{std::move(boxed), {}, {}, std::move(strides)};
     std::vector<Type> types;
     const c10::FunctionSchema& schema = call.op.schema();
     // A result that is a written argument is that argument's clone; it is not a result of the op.
@@ -768,6 +771,7 @@ class Importer {
       opaque.cloned.push_back(slot->second);
       opaque.results.push_back({OpaqueCall::Source::Kind::kClone, slot->second, 0});
       Type type = captured_.graph.type(operands[slot->second]);
+      if (const Dims& lie = opaque.strides[slot->second]; !lie.empty()) type.strides = lie;
       type.strides = strides_of_clone(type);
       types.push_back(std::move(type));
     }

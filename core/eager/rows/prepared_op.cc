@@ -11,6 +11,21 @@ namespace {
 using c10::IValue;
 using Source = OpaqueCall::Source;
 
+bool lies_so(const at::Tensor& tensor, const Dims& strides) {
+  for (size_t d = 0; d < strides.size(); ++d)
+    if (tensor.size(static_cast<int64_t>(d)) != 1 && tensor.stride(static_cast<int64_t>(d)) != strides[d]) return false;
+  return true;
+}
+
+at::Tensor laid_out(const at::Tensor& tensor, const Dims& strides) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.dim() != static_cast<int64_t>(strides.size()) || tensor.numel() < 2 ||
+      lies_so(tensor, strides))
+    return tensor;
+  const at::MemoryFormat format = tensor.suggest_memory_format();
+  if (format != at::MemoryFormat::Contiguous && tensor.is_contiguous(format)) return tensor;
+  return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
+}
+
 // An opaque operator under the options of the referee or under none.
 struct OpaqueRun {
   std::shared_ptr<const CallTable> calls;
@@ -21,7 +36,10 @@ struct OpaqueRun {
 
   void once(RowIn in, RowOut out, const std::vector<at::ScalarType>* to) const {
     Slots slots(in.size());
-    for (size_t i = 0; i < in.size(); ++i) slots[i] = to == nullptr ? *in[i] : in[i]->to((*to)[i]);
+    for (size_t i = 0; i < in.size(); ++i) {
+      const at::Tensor operand = to == nullptr ? *in[i] : in[i]->to((*to)[i]);
+      slots[i] = i < call.strides.size() ? laid_out(operand, call.strides[i]) : operand;
+    }
     std::vector<at::Tensor> clones(call.cloned.size());
     for (size_t i = 0; i < clones.size(); ++i) {
       clones[i] = slots[call.cloned[i]].toTensor().clone();

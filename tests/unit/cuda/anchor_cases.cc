@@ -201,25 +201,27 @@ AnchorCase bags(const std::string& name, uint8_t dtype, int64_t rows, int64_t wi
   return out;
 }
 
-struct Depthwise {
+struct Grouped {
   std::string name;
   uint8_t dtype;
   int64_t images, channels, height, width, taps_h, taps_w, stride, padding, dilation;
   bool bias, residual;
   uint32_t activation;
+  int64_t group = 1;
 };
 
-AnchorCase depthwise(const Depthwise& d) {
+AnchorCase grouped(const Grouped& d) {
   Maker m(d.name);
   AnchorDesc a;
   a.op = kOp_conv;
-  a.groups = d.channels;
+  a.groups = d.channels / d.group;
   a.stride = {d.stride, d.stride}, a.padding = {d.padding, d.padding}, a.dilation = {d.dilation, d.dilation};
   const auto results = [&](int64_t size, int64_t taps) { return (size + 2 * d.padding - d.dilation * (taps - 1) - 1) / d.stride + 1; };
   const int64_t rows = results(d.height, d.taps_h), columns = results(d.width, d.taps_w);
   const auto image = [&](int64_t h, int64_t w) { return Dims{h * w * d.channels, 1, w * d.channels, d.channels}; };
   const TensorDesc x = m.tensor(d.dtype, {d.images, d.channels, d.height, d.width}, image(d.height, d.width));
-  const TensorDesc w = m.tensor(d.dtype, {d.channels, 1, d.taps_h, d.taps_w});
+  const TensorDesc w = m.tensor(d.dtype, {d.channels, d.group, d.taps_h, d.taps_w});
+  a.ieee = true;
   a.operands = {x, w, d.bias ? m.tensor(d.dtype, {d.channels}) : TensorDesc{}};
   TensorDesc z;
   if (d.residual) z = m.tensor(d.dtype, {d.images, d.channels, rows, columns}, image(rows, columns));
@@ -236,7 +238,8 @@ AnchorCase depthwise(const Depthwise& d) {
             for (int64_t j = 0; j < d.taps_w; ++j) {
               const int64_t at_h = r * d.stride - d.padding + i * d.dilation, at_w = q * d.stride - d.padding + j * d.dilation;
               if (at_h < 0 || at_h >= d.height || at_w < 0 || at_w >= d.width) continue;
-              sum += m.get(x, {n, c, at_h, at_w}) * m.get(w, {c, 0, i, j});
+              for (int64_t from = 0; from < d.group; ++from)
+                sum += m.get(x, {n, c / d.group * d.group + from, at_h, at_w}) * m.get(w, {c, from, i, j});
             }
           if (d.residual) sum += m.get(z, {n, c, r, q});
           if (d.activation == kOp_relu) sum = std::max(sum, 0.0);
@@ -285,14 +288,19 @@ std::vector<AnchorCase> anchor_cases() {
   out.push_back(few_rows("one row + bias + residual", kF16, 1, 520, 131, true, true, 0));
   out.push_back(few_rows("two rows + bias + gelu", kF32, 2, 516, 130, true, false, kOp_gelu));
   out.push_back(few_rows("two rows + silu", kBf16, 2, 264, 250, false, false, kOp_silu));
-  for (const Depthwise& d : std::vector<Depthwise>{
+  for (const Grouped& d : std::vector<Grouped>{
            {"depthwise", kF32, 2, 40, 9, 11, 3, 3, 1, 1, 1, false, false, 0},
            {"depthwise, bias, hardswish", kF32, 1, 24, 14, 14, 5, 5, 2, 2, 1, true, false, kOp_hardswish},
            {"depthwise, residual, relu", kBf16, 3, 16, 7, 7, 7, 7, 1, 3, 1, true, true, kOp_relu},
            {"depthwise, apart", kF16, 1, 136, 12, 10, 3, 3, 1, 2, 2, false, false, kOp_silu},
            {"depthwise, one line, even", kF32, 1, 8, 1, 50, 1, 4, 1, 0, 1, false, false, 0},
-           {"depthwise, many channels, far apart", kF32, 1, 516, 8, 8, 3, 5, 2, 6, 4, true, false, 0}})
-    out.push_back(depthwise(d));
+           {"depthwise, many channels, far apart", kF32, 1, 516, 8, 8, 3, 5, 2, 6, 4, true, false, 0},
+           {"groups of two", kF32, 1, 24, 9, 10, 3, 3, 1, 1, 1, true, false, 0, 2},
+           {"groups of a word", kF32, 2, 40, 9, 7, 3, 3, 2, 1, 1, true, false, kOp_relu, 4},
+           {"groups of two words", kF32, 1, 104, 14, 14, 3, 3, 1, 1, 1, true, true, kOp_relu, 8},
+           {"groups of eight words", kF32, 1, 64, 7, 7, 3, 3, 2, 1, 1, false, false, 0, 32},
+           {"groups of half a word", kBf16, 1, 48, 6, 8, 3, 3, 1, 1, 1, true, false, kOp_silu, 4}})
+    out.push_back(grouped(d));
   out.push_back(bags("bags", kF32, 50, 64, 90, 33, false, false));
   out.push_back(bags("bags, mean, last offset", kBf16, 20, 24, 60, 21, true, true));
   return out;

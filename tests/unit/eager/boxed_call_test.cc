@@ -6,6 +6,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "core/eager/at_tensor.h"
+#include "core/eager/rows/call_table.h"
+#include "core/eager/rows/graph_calls.h"
+
 namespace keirin {
 namespace {
 
@@ -84,6 +88,40 @@ TEST(BoxedCall, AttentionReadsRowsAsTheyLie) {
     matters |= !at::allclose(attention(other, false)[0], forward[0]);
   }
   EXPECT_TRUE(matters) << "LibTorch reads strides here now: the care may go";
+}
+
+// An operator of one operand and constants, as a graph calls it where the operand lay in such strides.
+at::Tensor opaque(const char* name, const at::Tensor& x, std::vector<c10::IValue> constants, Dims strides) {
+  BoundCall bound{c10::Dispatcher::singleton().findSchemaOrThrow(name, ""), {{BoundArg::Kind::kName, {}, "x", false, {}}}};
+  for (c10::IValue& value : constants) bound.args.push_back({BoundArg::Kind::kConstant, std::move(value), {}, false, {}});
+  auto boxed = make_boxed_call(bound, [](const std::string&) -> Result<uint32_t> { return 0u; });
+  EXPECT_TRUE(boxed.ok());
+  auto table = std::make_shared<CallTable>();
+  table->calls.push_back({std::move(*boxed), {}, {{}}, {std::move(strides)}});
+  Graph graph;
+  const Type type{DType::k_f32, x.sizes().vec(), x.strides().vec()};
+  const OpId op = graph.add_op(OpCode::kOpaque, {graph.add_input(type, 0)}, {{AttrKey::k_aten, std::string(name)}}, {type});
+  graph.ops[op].call = 0;
+  auto call = GraphCalls(table).prepare(graph, op, {});
+  EXPECT_TRUE(call.ok()) << call.status().text();
+  const std::vector<TensorRef> operands = {from_at(x)};
+  std::vector<TensorRef> results;
+  const Status status = (*call)->run(operands, results);
+  return status.ok() ? to_at(results[0]) : at::Tensor();
+}
+
+TEST(BoxedCall, AnOpaqueOperatorReadsWhatEagersDid) {
+  at::manual_seed(3);
+  const at::Tensor x = at::randn({6, 4}), turned = x.t().contiguous().t();
+  ASSERT_FALSE(opaque("aten::_pdist_forward", turned, {2.0}, {}).defined()) << "LibTorch takes these strides now: another operator";
+  const at::Tensor got = opaque("aten::_pdist_forward", turned, {2.0}, {4, 1});
+  ASSERT_TRUE(got.defined());
+  EXPECT_TRUE(at::equal(got, at::_pdist_forward(x, 2.0)));
+  // Some results lie as the operands do.
+  const at::Tensor image = at::randn({2, 3, 4, 5}), last = image.contiguous(at::MemoryFormat::ChannelsLast);
+  const Dims rows = image.strides().vec();
+  EXPECT_EQ(opaque("aten::relu", image.transpose(2, 3).contiguous().transpose(2, 3), {}, rows).strides(), image.strides());
+  EXPECT_EQ(opaque("aten::relu", last, {}, rows).strides(), last.strides());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plugins/gpu/depthwise.h"
+#include "plugins/gpu/grouped.h"
 
 #include <algorithm>
 #include <limits>
@@ -19,12 +19,13 @@ constexpr int kThreads = 128;  // of a block, as the text has them
 constexpr int64_t kMostFilterBytes = 32 << 10, kMostTaps = 11;  // of a block's filters in shared memory; along an axis
 constexpr int64_t kMostSpan = 12;                               // words of a line that a thread holds
 constexpr int64_t kFewestLanes = 8;                             // 128 bytes at once
+constexpr int64_t kLargestGroup = 32, kLargestRounded = 4;      // channels; where operands may be rounded
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-std::optional<TextKernel> depthwise_kernel(const AnchorDesc& anchor, const Gpu& gpu, std::string& why_not) {
+std::optional<TextKernel> grouped_kernel(const AnchorDesc& anchor, const Gpu& gpu, const Numerics& numerics, std::string& why_not) {
   auto no = [&](const char* why) { return why_not = why, std::nullopt; };
   AnchorDesc plain = anchor;
   plain.post_ops.clear();
@@ -32,8 +33,11 @@ std::optional<TextKernel> depthwise_kernel(const AnchorDesc& anchor, const Gpu& 
   if (!p) return std::nullopt;
   if (!p->is_forward_in_two_axes()) return no("transposed ones and those over three axes are a library's");
   const TensorDesc &x = anchor.operands[0], &w = anchor.operands[1], &y = anchor.results[0];
-  const int64_t channels = p->x.sizes[1], vec = 16 / float_bytes(x.dtype);
-  if (anchor.groups != channels || p->y.sizes[1] != channels) return no("channels that are mixed are a library's");
+  const int64_t channels = p->x.sizes[1], vec = 16 / float_bytes(x.dtype), group = p->w.sizes[1];
+  const bool rounds = x.dtype != kit::kDType_f32 || (numerics.tf32_convolutions && !anchor.ieee);
+  if (p->y.sizes[1] != channels || anchor.groups * group != channels || group > (rounds ? kLargestRounded : kLargestGroup) ||
+      (group % vec != 0 && vec % group != 0))
+    return no("many channels that are mixed, or to others in number, are a library's");
   const auto words = [&](const ConvTensor& t, const TensorDesc& at) {
     return t.strides[1] == 1 && t.strides[0] % vec == 0 && t.strides[2] % vec == 0 && t.strides[3] % vec == 0 && at.offset % vec == 0;
   };
@@ -69,7 +73,8 @@ std::optional<TextKernel> depthwise_kernel(const AnchorDesc& anchor, const Gpu& 
     if (most_lanes > kFewestLanes) most_lanes /= 2;
     else strip /= 2;
   }
-  while (lanes() * vec * taps_h * taps_w * 4 > kMostFilterBytes && most_lanes > 1) most_lanes /= 2;
+  while (lanes() * vec * group * taps_h * taps_w * 4 > kMostFilterBytes && most_lanes > 1) most_lanes /= 2;
+  if (lanes() * vec * group * taps_h * taps_w * 4 > kMostFilterBytes) return no("filters that large are a library's");
   if (images * rows * columns * channels == 0 || blocks() > std::numeric_limits<int32_t>::max() ||
       images * rows * columns > std::numeric_limits<int32_t>::max())
     return no("an image that a launch does not count");
@@ -81,16 +86,16 @@ std::optional<TextKernel> depthwise_kernel(const AnchorDesc& anchor, const Gpu& 
   out.defines = std::string("#define STORAGE ") + float_storage(x.dtype) + "\n";
   define("TAPS_H", taps_h), define("TAPS_W", taps_w), define("STEP_H", p->stride[0]), define("STEP_W", p->stride[1]);
   define("APART_H", p->dilation[0]), define("APART_W", p->dilation[1]), define("STRIP", strip), define("LANES", lanes());
-  define("BIAS", bias.present());
+  define("GROUP", group), define("BIAS", bias.present());
   out.defines += "#define EPILOGUE " + epilogue + "\n";
-  out.parts = {text::depthwise};
+  out.parts = {text::grouped};
   out.sizes = {images,          channels,        p->x.sizes[2],   p->x.sizes[3],   rows,
                columns,         p->padding[0],   p->padding[1],   p->x.strides[0], p->x.strides[2],
-               p->x.strides[3], p->w.strides[0], p->w.strides[2], p->w.strides[3], p->y.strides[0],
-               p->y.strides[2], p->y.strides[3]};
+               p->x.strides[3], p->w.strides[0], p->w.strides[1], p->w.strides[2], p->w.strides[3],
+               p->y.strides[0], p->y.strides[2], p->y.strides[3]};
   out.pointers = {x, w, bias, y, residual};
-  out.launches = {{"depthwise", blocks(), kThreads}};
-  out.what = "depthwise " + std::to_string(taps_h) + "x" + std::to_string(taps_w) + " [" + std::to_string(images) + ", " +
+  out.launches = {{"grouped", blocks(), kThreads}};
+  out.what = "groups of " + std::to_string(group) + ", " + std::to_string(taps_h) + "x" + std::to_string(taps_w) + " [" + std::to_string(images) + ", " +
              std::to_string(rows) + "x" + std::to_string(columns) + ", " + std::to_string(channels) + "], " + std::to_string(strip) +
              " by " + std::to_string(lanes()) + " threads";
   return out;
