@@ -15,7 +15,7 @@ namespace keirin::codegen {
 std::string rewrite(FlatRegion& region, int n, const TargetInfo& target);
 
 // Whether a convolution is a product of few numbers, each image being one pixel: a sum for each channel is its rewritten form. Squeeze and
-// excitation ask for it, and libraries' convolutions take ten times what reading the weights takes.
+// excitation ask for it, and libraries' convolutions are slow at it.
 bool is_pixel_product(const AnchorDesc& anchor);
 
 // Description of an anchor with its operands as the graph types them; storage is filled in by the planner.
