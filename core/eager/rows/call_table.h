@@ -25,7 +25,7 @@ struct OpaqueCall {
   };
   std::vector<Source> results;
   // Of the operands, as eager's call had them; empty: in any. Some kernels read the memory of an operand as if it lay as where LibTorch calls
-  // them: what lies otherwise is copied first. Images with their channels innermost stay so: for those LibTorch has kernels.
+  // them: what lies otherwise is copied first. Images with their channels innermost stay so, for which LibTorch has kernels, but no indices.
   std::vector<Dims> strides;
 };
 

@@ -22,7 +22,7 @@ at::Tensor laid_out(const at::Tensor& tensor, const Dims& strides) {
       lies_so(tensor, strides))
     return tensor;
   const at::MemoryFormat format = tensor.suggest_memory_format();
-  if (format != at::MemoryFormat::Contiguous && tensor.is_contiguous(format)) return tensor;
+  if (tensor.is_floating_point() && format != at::MemoryFormat::Contiguous && tensor.is_contiguous(format)) return tensor;
   return at::empty_strided(tensor.sizes(), strides, tensor.options()).copy_(tensor);
 }
 

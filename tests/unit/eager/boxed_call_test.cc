@@ -122,6 +122,7 @@ TEST(BoxedCall, AnOpaqueOperatorReadsWhatEagersDid) {
   const Dims rows = image.strides().vec();
   EXPECT_EQ(opaque("aten::relu", image.transpose(2, 3).contiguous().transpose(2, 3), {}, rows).strides(), image.strides());
   EXPECT_EQ(opaque("aten::relu", last, {}, rows).strides(), last.strides());
+  EXPECT_EQ(opaque("aten::relu", last.to(at::kInt), {}, rows).strides(), image.strides()) << "indices are read as they were";
 }
 
 }  // namespace
