@@ -328,3 +328,34 @@ def test_two_hundred_steps_learn_as_eager_does(name):
     spread = (eager[1:] - eager[0]).abs().mean()
     distance = (mine - eager[0]).abs().mean()
     assert mine[-20:].mean() < mine[:20].mean() * 0.9 and distance < spread, (distance, spread)
+
+
+class Shuffled(nn.Module):
+    """A unit of ShuffleNetV2: half of the channels pass, and all are shuffled behind it."""
+
+    def __init__(self, channels, to, stride):
+        super().__init__()
+
+        def conv(i, o, kernel=1, stride=1, groups=1, relu=True):
+            layers = [nn.Conv2d(i, o, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(o)]
+            return layers + [nn.ReLU()] if relu else layers
+
+        half, own = to // 2, channels if stride > 1 else channels // 2
+        self.near = nn.Sequential(*conv(own, own, 3, stride, own, False), *conv(own, half)) if stride > 1 else None
+        self.far = nn.Sequential(*conv(own, half), *conv(half, half, 3, stride, half, False), *conv(half, half))
+
+    def forward(self, x):
+        near, far = (self.near(x), x) if self.near else x.chunk(2, 1)
+        y = torch.cat([near, self.far(far)], 1)
+        return y.view(y.shape[0], 2, -1, *y.shape[2:]).transpose(1, 2).reshape(y.shape)
+
+
+def test_kernels_do_not_wait_for_each_other():
+    """Five units on, a shuffle is stored for one kernel that others were built to read through."""
+    units = [Shuffled(8, 48, 2), Shuffled(48, 96, 2), *[Shuffled(96, 96, 1) for _ in range(5)], Shuffled(96, 192, 2)]
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(3, 2, 1), *units, nn.Conv2d(192, 32, 1),
+                          nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)).train()
+    compiled(model)(torch.randn(2, 3, 64, 64)).sum().backward()
+    step, = steps()
+    for half in (step.forward, step.backward):
+        assert "without r" not in half.text()

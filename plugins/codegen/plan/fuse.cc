@@ -276,6 +276,18 @@ class Fuser {
     return false;
   }
 
+  // A kernel that is built anew may read what none of the groups that it stands for did: a view that they read through was stored since,
+  // for another kernel. Whether all of it is there before the first of them; else what computes it might wait for this kernel.
+  bool reads_in_order(const Group& built, const std::vector<int>& groups) const {
+    int first = std::numeric_limits<int>::max();
+    for (int g : groups) first = std::min(first, rank_[g]);
+    return std::all_of(built.reads.begin(), built.reads.end(), [&](int t) {
+      const int writer = writer_[t];
+      if (writer < 0 || rank_[writer] < first || KRN_PLANTED(fused_cycle)) return true;
+      return std::any_of(groups.begin(), groups.end(), [&](int g) { return g == writer || readers_[t].count(g) > 0; });
+    });
+  }
+
   // Puts the groups at positions [first, last] in topological order again; no edge leads back into the window from after it.
   void sort_window(int first, int last) {
     std::map<int, int> waiting;
@@ -344,7 +356,7 @@ class Fuser {
       }
     }
     bool cycle = path_through_third(producer, consumer) || path_through_third(consumer, producer);
-    bool built = !cycle && build(results, out) && veto(out.kernel, target_).empty();
+    bool built = !cycle && build(results, out) && reads_in_order(out, {producer, consumer}) && veto(out.kernel, target_).empty();
     if (!built) restore(dropped);
     return built;
   }
@@ -380,7 +392,7 @@ class Fuser {
     drop(g.results[0], dropped);
     for (int c : users) {
       Group next;
-      if (!build(groups_[c].results, next) || !veto(next.kernel, target_).empty()) {
+      if (!build(groups_[c].results, next) || !reads_in_order(next, {producer, c}) || !veto(next.kernel, target_).empty()) {
         restore(dropped);
         return false;
       }
@@ -489,7 +501,7 @@ class Fuser {
       }
     }
     if (static_cast<long>(out.size()) != std::count(alive_.begin(), alive_.end(), true)) {
-      throw kit::Error(KRN_STATUS_unsupported, "updates of this region's inputs cannot be ordered after their readers");
+      throw kit::Error(KRN_STATUS_unsupported, "kernels wait for each other, or updates of this region's inputs for their readers");
     }
     return out;
   }
