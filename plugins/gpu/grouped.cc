@@ -95,9 +95,9 @@ std::optional<TextKernel> grouped_kernel(const AnchorDesc& anchor, const Gpu& gp
                p->y.strides[0], p->y.strides[2], p->y.strides[3]};
   out.pointers = {x, w, bias, y, residual};
   out.launches = {{"grouped", blocks(), kThreads}};
-  out.what = "groups of " + std::to_string(group) + ", " + std::to_string(taps_h) + "x" + std::to_string(taps_w) + " [" + std::to_string(images) + ", " +
-             std::to_string(rows) + "x" + std::to_string(columns) + ", " + std::to_string(channels) + "], " + std::to_string(strip) +
-             " by " + std::to_string(lanes()) + " threads";
+  out.what = "groups of " + std::to_string(group) + ", " + std::to_string(taps_h) + "x" + std::to_string(taps_w) + " [" +
+             std::to_string(images) + ", " + std::to_string(rows) + "x" + std::to_string(columns) + ", " + std::to_string(channels) +
+             "], " + std::to_string(strip) + " by " + std::to_string(lanes()) + " threads";
   return out;
 }
 

@@ -24,8 +24,9 @@ struct OpaqueCall {
     uint32_t element = 0;  // of a returned list
   };
   std::vector<Source> results;
-  // Of the operands, as eager's call had them; empty: in any. Some kernels read the memory of an operand as if it lay as where LibTorch calls
-  // them: what lies otherwise is copied first. Images with their channels innermost stay so, for which LibTorch has kernels, but no indices.
+  // Of the operands, as eager's call had them; empty: in any. Some kernels read the memory of an operand as if it lay as where LibTorch
+  // calls them: what lies otherwise is copied first. Images with their channels innermost stay so, for which LibTorch has kernels, but no
+  // indices.
   std::vector<Dims> strides;
 };
 
