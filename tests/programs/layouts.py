@@ -3,7 +3,7 @@
 """Which of LibTorch's operators answer otherwise where an operand of theirs lies otherwise in memory: those that a plan must hand what
 eager hands them (core/eager/rows/call_table.h).
 
-    python tests/programs/layouts.py [--device cuda] [--only NAME]      # 2 minutes on a core; needs expecttest
+    python tests/programs/layouts.py [--device cuda] [--only NAME]      # half a minute; needs expecttest
 
 PyTorch's own samples (op_db of torch.testing) and some layers are run forward and backward. Each operator that LibTorch calls in it is
 called again with one operand at a time laid out in three other ways: its last two axes turned, gaps between its elements, channels
