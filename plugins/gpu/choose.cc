@@ -2,7 +2,7 @@
 //
 // Products of a few rows, convolutions of small groups, attention, bags and the steps of recurrent layers by kernels of our own, other
 // products, convolutions and attention without a mask by the vendor's libraries, a 1x1 convolution by the faster of the two, one of few
-// channels and a stride regrouped where that is faster. A convolution of one pixel is a product of one row. Everything else that an anchor
+// channels and a stride regrouped where that is faster. A convolution of one pixel is a product of few rows. Everything else that an anchor
 // may ask for is refused here with its reason.
 #include "plugins/gpu/choose.h"
 

@@ -30,8 +30,6 @@ kLeftOut = ("rand", "bernoulli", "dropout", "multinomial", "normal", "uniform", 
             "as_strided", "set_", "resize", "linalg_", "eig", "svd", "qr", "lu", "sort", "topk")  # drawn, by memory, or not unique
 kCalls, kSamples, kSeconds = 12, 6, 20  # of one operator; of one row of op_db; for a sample
 
-Found = tuple[str, str]  # an operator; what it does
-
 
 def turned(t: torch.Tensor) -> torch.Tensor:
     return t.transpose(-1, -2).contiguous().transpose(-1, -2) if t.dim() > 1 else t

@@ -258,7 +258,7 @@ class Preparer {
         if (t >= 0) store_operand(t);
       }
       if (p_.layout.stored(plan.results[0])) desc.results[0].strides = p_.layout.at(plan.results[0]).strides;
-      keep_taken(n, desc);
+      keep_taken(n, std::move(desc));
       p_.anchors.push_back(std::move(plan));
     }
   }
@@ -266,7 +266,7 @@ class Preparer {
   // The library was asked about operands laid out as the region states them. A view is read where it lies, with other strides:
   // where the library has only its slow path for those, or none with this epilogue and this place of its result, the operand is laid out
   // as stated. A relayout was asked for by name.
-  void keep_taken(int n, AnchorDesc& desc) {
+  void keep_taken(int n, AnchorDesc desc) {
     const TensorNode& node = r_.nodes[n];
     auto is_relayout = [&](int t) { return r_.producer(t) && r_.producer(t)->op == kOp_relayout; };
     for (int t : node.operands) {
