@@ -133,10 +133,10 @@ namespace {
 
 // Of this choice, those of sizes of this kind first, the nearest first of them: a plugin may fuse otherwise where sizes are small. Of other
 // kinds too where nobody sees what is a view and what is a copy.
-std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d, const std::string& choice) {
-  const Sizes sizes = d.session.range_sizes(d.specs), kind = kind_of(sizes);
+std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Session::Impl& session, const Sizes& sizes, const std::string& choice) {
+  const Sizes kind = kind_of(sizes);
   std::vector<std::shared_ptr<const SizePattern>> out;
-  for (const auto& each : d.session.patterns)
+  for (const auto& each : session.patterns)
     if (each->choice == choice && (!each->shows_views || kind_of(each->sizes) == kind)) out.push_back(each);
   std::ranges::stable_sort(out, {}, [&](const auto& pattern) {
     return std::pair(kind_of(pattern->sizes) != kind, distance(pattern->sizes, sizes));
@@ -144,19 +144,24 @@ std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Deciding& d, 
   return out;
 }
 
-// Of the first of these patterns that suffices for d's graph.
-Result<Candidate> resized(Deciding& d, const std::string& choice, const std::vector<std::shared_ptr<const SizePattern>>& patterns) {
-  const std::optional<PlanChoice> how = find_choice(d.session, choice);
+// Of the first of these patterns that suffices for the graph.
+Result<BuiltPlan> resized(Session::Impl& session, Prepared& prepared, const std::string& choice,
+                          const std::vector<std::shared_ptr<const SizePattern>>& patterns) {
+  const std::optional<PlanChoice> how = find_choice(session, choice);
   if (!how) return Status(Code::k_unsupported, "the choice is not a plan");
-  const Hash structure = structure_of(d.prepared->graph);
+  const Hash structure = structure_of(prepared.graph);
   Result<BuiltPlan> built = Status(Code::k_unsupported, "the graph has another structure at this size");
   size_t tried = 0;
   for (size_t i = 0; i < patterns.size() && !built.ok() && tried < kMostTriedPatterns; ++i)
-    if (patterns[i]->structure == structure && ++tried) built = build_plan(d.session, *d.prepared, *how, patterns[i].get());
-  KRN_TRY(built.status());
+    if (patterns[i]->structure == structure && ++tried) built = build_plan(session, prepared, *how, patterns[i].get());
+  return built;
+}
+
+// The same for d's graph.
+Result<Candidate> resized(Deciding& d, const std::string& choice, const std::vector<std::shared_ptr<const SizePattern>>& patterns) {
   Candidate candidate;
   candidate.report.name = choice;
-  candidate.built = std::move(*built);
+  KRN_TRY_LET(candidate.built, resized(d.session, *d.prepared, choice, patterns));
   candidate.report.plugin = candidate.built.plugin;
   d.make_calls(candidate);
   return candidate;
@@ -188,7 +193,7 @@ std::optional<Prepared> prepared_as_learned(Session::Impl& session, const std::v
 Result<Candidate> of_pattern(Deciding& d) {
   const auto unsupported = [](const char* why) { return Status(Code::k_unsupported, why); };
   const std::string& choice = d.range->piece.choice;
-  const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d, choice);
+  const std::vector<std::shared_ptr<const SizePattern>> patterns = patterns_for(d.session, d.session.range_sizes(d.specs), choice);
   if (patterns.empty()) return unsupported("no size like it has a plan yet");
   std::optional<Prepared> prepared = prepared_as_learned(d.session, d.specs);
   if (!prepared) {
@@ -275,8 +280,9 @@ void put_in_service(Deciding& d, Candidate candidate, bool at_once) {
 }  // namespace
 
 std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& choice) {
-  auto patterns = patterns_for(d, choice);
-  std::erase_if(patterns, [own = d.session.range_sizes(d.specs)](const auto& each) { return each->sizes == own; });
+  const Sizes own = d.session.range_sizes(d.specs);
+  auto patterns = patterns_for(d.session, own, choice);
+  std::erase_if(patterns, [&](const auto& each) { return each->sizes == own; });
   Result<Candidate> made = resized(d, choice, patterns);
   if (!made.ok()) return std::nullopt;
   made->of_other_sizes = true;
@@ -329,6 +335,21 @@ class Graphs {
   std::map<Sizes, std::shared_ptr<const Prepared>> known_;
 };
 
+// Makes plans of sizes that nobody asked for, and lets them go: what a plugin and its libraries do once for a structure, or for sizes like
+// these, a call would wait for otherwise. Whether they can be made is of no account.
+void rehearse(Session::Impl& session, const SizedCapture& graphs, const std::atomic<bool>& stop) {
+  for (const Sizes& sizes : graphs.sizes_to_rehearse()) {
+    if (stop) return;
+    const std::lock_guard lock(session.compile_mutex);
+    const std::shared_ptr<const SizeRange> range = session.ranges.find(sizes);
+    if (!range) continue;
+    const auto patterns = patterns_for(session, sizes, range->piece.choice);
+    if (patterns.empty()) continue;
+    Result<Prepared> prepared = graphs.at(sizes, session.weights, session.runtime.tensors(), session.device, session.folded);
+    if (prepared.ok() && resized(session, *prepared, range->piece.choice, patterns).ok()) session.ranges.rehearsed(1);
+  }
+}
+
 }  // namespace
 
 Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop) {
@@ -358,8 +379,12 @@ Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic
       return {};
     }
     any = true;
-    const std::lock_guard lock(session.compile_mutex);
-    session.learned.push_back(std::make_shared<const SizedCapture>(std::move(*learned)));
+    const auto known = std::make_shared<const SizedCapture>(std::move(*learned));
+    {
+      const std::lock_guard lock(session.compile_mutex);
+      session.learned.push_back(known);
+    }
+    rehearse(session, *known, stop);
     return {};
   };
   KRN_TRY(learn(box, 0));

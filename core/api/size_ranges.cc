@@ -410,6 +410,11 @@ bool SizeRanges::have_missed_enough(const Sizes& sizes) {
   return true;
 }
 
+void SizeRanges::rehearsed(size_t plans) {
+  const std::lock_guard lock(mutex_);
+  rehearsed_ += plans;
+}
+
 void SizeRanges::learned(const std::string& why_not) {
   const std::lock_guard lock(mutex_);
   if (!why_not.empty()) {
@@ -502,6 +507,7 @@ RangesReport SizeRanges::report(const std::vector<std::string>& names) const {
   out.let_go = let_go_;
   out.at_once_ms = of_what_is_there_.ms();
   out.learned = learned_;
+  out.rehearsed = rehearsed_;
   out.not_learned.assign(not_learned_.begin(), not_learned_.end());
   return out;
 }

@@ -105,6 +105,8 @@ class SizeRanges {
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
   // What the graph is at sizes of one more kind was learned (`why_not` empty), so that their plans take less than those before, or why not.
   void learned(const std::string& why_not);
+  // Plans made so of sizes that nobody asked for.
+  void rehearsed(size_t plans);
   // What was there sufficed at these sizes, or does by now (`why_not` empty), or why it did not. From the first one on what making a plan
   // so takes is to be found out, unless that fails time and again.
   void tried_at_once(const Sizes& sizes, const std::string& why_not);
@@ -149,7 +151,7 @@ class SizeRanges {
   std::vector<std::pair<std::string, double>> enter_seconds_;
   std::map<std::string, uint64_t> left_to_eager_;  // calls, by why
   std::set<std::string> not_learned_;
-  uint64_t learned_ = 0;
+  uint64_t learned_ = 0, rehearsed_ = 0;
   uint64_t entered_ = 0, num_at_once_ = 0, kernels_generated_ = 0, let_go_ = 0;
   // How long plans took to be made, the last ones. What is done once in a process, by whichever is first, would make a mean say that none
   // pays, and then none is made that would say otherwise.

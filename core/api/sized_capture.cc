@@ -15,10 +15,11 @@
 namespace keirin {
 namespace {
 
-constexpr size_t kMostLearned = 24;  // sizes; two decide what a number follows, the others have to agree
-constexpr size_t kLeastLearned = 8;  // of more than these
-constexpr size_t kMostBoxes = 8;     // parts of a box, each with a structure of its own
-constexpr int kTries = 16;           // draws for each
+constexpr size_t kMostLearned = 24;    // sizes; two decide what a number follows, the others have to agree
+constexpr size_t kMostRehearsed = 96;  // a second or less of a thread's time
+constexpr size_t kLeastDrawn = 8;      // of more than these
+constexpr size_t kMostBoxes = 8;       // parts of a box, each with a structure of its own
+constexpr int kTries = 16;             // draws for each
 constexpr uint32_t kSeed = 7;
 
 // The free sizes of a kind that vary by themselves, as sizes of the box allow: the others are 1 or equal to one of these.
@@ -95,9 +96,8 @@ void cut(SizeBox box, std::span<Labelled> all, size_t most, std::vector<SizeBox>
   cut(std::move(high), all.subspan(at), most / 2, pieces);
 }
 
-}  // namespace
-
-std::vector<Sizes> SizedCapture::sizes_to_learn(const SizeBox& box, const Sizes& kind) {
+// So many of the box's sizes of this kind, all if there are no more, its corners among them. None where hardly any were found.
+std::vector<Sizes> some_sizes(const SizeBox& box, const Sizes& kind, size_t many) {
   const std::vector<Variable> variables = variables_of(box, kind);
   std::set<Sizes> out;
   // `value` of each variable, by its number; kept where the kind is this one.
@@ -111,11 +111,11 @@ std::vector<Sizes> SizedCapture::sizes_to_learn(const SizeBox& box, const Sizes&
   };
   double all = 1;
   for (const Variable& v : variables) all *= static_cast<double>(std::max<int64_t>(0, v.most - v.least + 1));
-  if (all <= static_cast<double>(kMostLearned)) {
+  if (all <= static_cast<double>(many)) {
     for (int64_t number = 0; number < static_cast<int64_t>(all); ++number)
       add([&, rest = number](size_t v) mutable {
-        const int64_t many = variables[v].most - variables[v].least + 1, at = rest % many;
-        rest /= many;
+        const int64_t values = variables[v].most - variables[v].least + 1, at = rest % values;
+        rest /= values;
         return variables[v].least + at;
       });
     return {out.begin(), out.end()};
@@ -124,15 +124,23 @@ std::vector<Sizes> SizedCapture::sizes_to_learn(const SizeBox& box, const Sizes&
   if (variables.size() <= 3)
     for (size_t corner = 0; corner < size_t{1} << variables.size(); ++corner)
       add([&](size_t v) { return corner >> v & 1 ? variables[v].most : variables[v].least; });
-  for (size_t tries = 0; tries < kTries * kMostLearned && out.size() < kMostLearned; ++tries)
+  for (size_t tries = 0; tries < kTries * many && out.size() < many; ++tries)
     add([&](size_t v) {  // half of them as sizes are met, small ones more often
       const auto least = static_cast<double>(variables[v].least), most = static_cast<double>(variables[v].most);
       const double at = std::generate_canonical<double, 32>(random);
       return static_cast<int64_t>(tries % 2 == 0 ? least + at * (most + 1 - least) : least * std::pow((most + 1) / least, at));
     });
-  if (out.size() < kLeastLearned) return {};
+  if (out.size() < kLeastDrawn) return {};
   return {out.begin(), out.end()};
 }
+
+}  // namespace
+
+std::vector<Sizes> SizedCapture::sizes_to_learn(const SizeBox& box, const Sizes& kind) {
+  return some_sizes(box, kind, kMostLearned);
+}
+
+std::vector<Sizes> SizedCapture::sizes_to_rehearse() const { return some_sizes(box_, kind_, kMostRehearsed); }
 
 std::vector<SizeBox> SizedCapture::pieces_of(const SizeBox& box, const std::vector<Sizes>& sizes,
                                              const std::vector<const Prepared*>& prepared) {

@@ -27,6 +27,8 @@ class SizedCapture {
   static Result<SizedCapture> of(SizeBox box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared,
                                  size_t num_weights);
 
+  // More of them, small ones more often, as they are met: from one to the next what makes plans finds nothing new.
+  std::vector<Sizes> sizes_to_rehearse() const;
   bool holds(const Sizes& sizes) const { return box_.holds(sizes) && kind_of(sizes) == kind_; }
   // As capture and passes would prepare it, but for Prepared::captured, which is empty, and the seconds that they took. At sizes that it
   // holds, with the weights that it was learned with and what was folded of them.

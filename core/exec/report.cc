@@ -165,7 +165,8 @@ nlohmann::json to_json(const ModelReport& r) {
           {"ranges", {{"sizes", range_sizes}, {"ranges", ranges}, {"checked", checked}, {"entered", r.ranges.entered},
                       {"at_once", r.ranges.at_once}, {"at_once_ms", r.ranges.at_once_ms}, {"left_to_eager", left_to_eager},
                       {"stages", enter_stages}, {"kernels_generated", r.ranges.kernels_generated}, {"let_go", r.ranges.let_go},
-                      {"learned", r.ranges.learned}, {"not_learned", r.ranges.not_learned}}},
+                      {"learned", r.ranges.learned}, {"not_learned", r.ranges.not_learned},
+                      {"rehearsed", r.ranges.rehearsed}}},
           {"buckets", {{"calls", r.buckets.calls}, {"left", r.buckets.left}, {"closed", r.buckets.closed}, {"sizes", bucket_sizes}}},
           {"stages", stages}};
 }

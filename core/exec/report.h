@@ -90,6 +90,7 @@ struct RangesReport {
   uint64_t let_go = 0;            // plans that made room (option plan_memory)
   uint64_t learned = 0;           // kinds of sizes whose graphs are known without being captured
   std::vector<std::string> not_learned;  // why there are others
+  uint64_t rehearsed = 0;         // plans made of these kinds beside calls and let go, so that plugins know what calls will wait for
 };
 
 // A size that calls are padded in.

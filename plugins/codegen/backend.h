@@ -136,6 +136,8 @@ class Backend {
   // From now on a call waits for what is asked for: no code is generated, nothing is timed, no library makes plans. What needs one of these
   // throws kit::Error(unsupported). Default: as ever.
   virtual void take_what_is_there() {}
+  // Whether products may compute all rows of their class (plugins/codegen/plan/row_class.h): where code is made for each number of them.
+  virtual bool computes_row_classes() const { return false; }
 
   // Whether the node (op id, dtype of its first operand) can be claimed at all. Default: every dtype that code computes in.
   virtual bool supports(uint32_t op, uint8_t dtype, std::string& why_not) const;

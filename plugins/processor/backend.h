@@ -26,6 +26,7 @@ class Backend final : public codegen::Backend {
 
   const codegen::TargetInfo& target() const override { return machine_.info; }
   void take_what_is_there() override { generates_ = false; }
+  bool computes_row_classes() const override { return !generates_; }
   bool takes_anchor(const codegen::AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const codegen::AnchorDesc& anchor, const codegen::PostOp& post) const override;
   std::vector<std::unique_ptr<codegen::Step>> lower_kernels(std::span<const codegen::Together> of_steps,

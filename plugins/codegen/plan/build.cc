@@ -17,6 +17,7 @@
 #include "plugins/codegen/plan/memory_plan.h"
 #include "plugins/codegen/plan/plan_parts.h"
 #include "plugins/codegen/plan/prepare.h"
+#include "plugins/codegen/plan/row_class.h"
 #include "plugins/codegen/plan/sized_plans.h"
 #include "plugins/codegen/plan/together.h"
 #include "plugins/codegen/region/csr.h"
@@ -65,6 +66,7 @@ class Builder {
     out_->num_inputs_ = parts_.num_inputs;
     out_->num_outputs_ = static_cast<uint32_t>(parts_.alias_inputs.size());
     out_->updates_inputs_ = std::ranges::any_of(parts_.alias_inputs, [](int input) { return input >= 0; });
+    if (backend_.computes_row_classes()) widen_rows();
     lower();
     find_updates();
     place_temps();
@@ -259,6 +261,24 @@ class Builder {
       if (!writes) continue;
       out_->updates_from_ = whole ? s : s + 1;
       return;
+    }
+  }
+
+  // After what is learned of the plan: sizes of one class differ in nothing that follows.
+  void widen_rows() {
+    const std::vector<BufferInfo> planned = out_->buffers_;
+    const auto give_room = [&](const TensorDesc& t) {
+      BufferInfo& buffer = out_->buffers_[t.buffer];
+      if (t.strides[0] != 0) buffer.bytes = std::max(buffer.bytes, t.sizes[0] * t.sizes[1] * dtype_bytes(t.dtype));
+    };
+    for (AnchorDesc& anchor : parts_.anchors) {
+      std::optional<AnchorDesc> wider = of_row_class(anchor, planned);
+      if (!wider) continue;
+      give_room(wider->operands[0]);
+      give_room(wider->results[0]);
+      for (const PostOp& post : wider->post_ops)
+        if (post.operand.present()) give_room(post.operand);
+      anchor = std::move(*wider);
     }
   }
 

@@ -143,6 +143,7 @@ TEST(Ranges, TwoHundredSizesOfEachModelAreAnsweredAsByEager) {
     EXPECT_GE(last.at_once, last.entered * 9 / 10) << "few structures: all other sizes' plans are made of those that are there";
     EXPECT_GE(last.learned, 1u) << explain_text(session->reports().back());
     EXPECT_TRUE(last.not_learned.empty()) << last.not_learned.front();
+    EXPECT_GE(last.rehearsed, 20u) << explain_text(session->reports().back());
   }
 }
 

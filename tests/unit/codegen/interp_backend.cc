@@ -4,7 +4,9 @@
 #include "tests/unit/codegen/interp_backend.h"
 
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "abi/scalar.h"
 #include "plugins/codegen/kernel/rows.h"
@@ -350,6 +352,10 @@ std::unique_ptr<Step> InterpBackend::lower_anchor(const ChosenAnchor& chosen, co
   const AnchorDesc& a = *chosen.desc;
   std::string why_not;
   if (!takes_anchor(a, why_not)) throw kit::Error(KRN_STATUS_unsupported, why_not);
+  if (a.op == kOp_linear) {
+    const auto& sizes = a.operands[0].sizes;
+    rows.push_back(std::accumulate(sizes.begin(), sizes.end() - 1, int64_t{1}, std::multiplies<>()));
+  }
   return std::make_unique<AnchorStep>(a);
 }
 

@@ -25,8 +25,11 @@ class InterpBackend : public Backend {
 
   bool puts_together = false;    // kernels of equal structure, which then run from the last to the first
   bool only_dense_lines = false;  // a contraction's operands have one of their last two axes dense
+  bool row_classes = false;
+  std::vector<int64_t> rows;  // of the products lowered so far
 
   const TargetInfo& target() const override { return info; }
+  bool computes_row_classes() const override { return row_classes; }
   bool supports(uint32_t, uint8_t, std::string&) const override { return true; }
   bool takes_anchor(const AnchorDesc& anchor, std::string& why_not) const override;
   bool takes_post_op(const AnchorDesc& anchor, const PostOp& post) const override;
