@@ -424,42 +424,13 @@ Free freedom(const AnchorDesc& a, const Contraction& c) {
   return best;
 }
 
-// The anchor without what tells it from others that one primitive serves: where its tensors lie, which weight it has.
-AnchorDesc problem_of(const AnchorDesc& a) {
-  AnchorDesc out = a;
-  const auto forget = [](TensorDesc& t, uint32_t buffer) {
-    if (t.present()) t.buffer = buffer;
-    t.offset = 0;
-    if (t.weight != KRN_NONE_WEIGHT) t.weight = 0;
-  };
-  for (TensorDesc& t : out.operands) forget(t, 0);
-  for (TensorDesc& t : out.results) forget(t, 1);
-  for (size_t i = 0; i < out.post_ops.size(); ++i) forget(out.post_ops[i].operand, adds_in_place(a, a.post_ops[i]) ? 1 : 0);
-  return out;
-}
-
-// Those of one plan: its layers ask for the same ones. Any thread.
-class Primitives {
- public:
-  Made of(const AnchorDesc& a, const Contraction& c) {
-    AnchorDesc problem = problem_of(a);
-    const std::lock_guard lock(mutex_);
-    const auto known = std::ranges::find(made_, problem, [](const auto& each) -> const AnchorDesc& { return each.first; });
-    if (known != made_.end()) return known->second;
-    return made_.emplace_back(std::move(problem), make_primitive(a, c, freedom(a, c))).second;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::pair<AnchorDesc, Made>> made_;
-};
-
-std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codegen::CompileContext& context, Primitives& primitives) {
+std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codegen::CompileContext& context) {
   const Contraction c = describe(a);
   const auto type = type_of(a.operands[0]);
   const bool gradient = c.kind == Kind::kWeightGradient, constant = !gradient && a.operands[1].weight != KRN_NONE_WEIGHT;
   std::shared_ptr<const PackedWeight> pack;
-  Made made = primitives.of(a, c);
+  Free free = freedom(a, c);
+  Made made = make_primitive(a, c, free);
   if (constant && made.weights != c.weights.desc(type)) {
     pack = pack_weight(a.operands[1], c.weights.desc(type), made.weights, context);
     if (!pack) made = make_primitive(a, c, Free::kNothing);  // a child that holds no weights
@@ -486,17 +457,6 @@ std::unique_ptr<codegen::Step> make_contraction(const AnchorDesc& a, const codeg
   return step;
 }
 
-std::unique_ptr<codegen::Step> step_of(const AnchorDesc& a, const codegen::CompileContext& context, int num_threads,
-                                       Primitives& primitives) {
-  try {
-    if (a.op == kOp_grouped_matmul) return make_grouped(a, num_threads, context);
-    return is_contraction(a.op) ? make_contraction(a, context, primitives) : make_rnn(a, context);
-  } catch (const dnnl::error& e) {
-    throw kit::Error(e.status == dnnl_out_of_memory ? KRN_STATUS_exhausted : KRN_STATUS_unsupported,
-                     std::string("oneDNN cannot make this anchor: ") + e.what() + "; leave the node to eager");
-  }
-}
-
 class OneDnn final : public processor::Library {
  public:
   OneDnn(const processor::Machine& machine, bool packed, bool drops_nan)
@@ -511,14 +471,13 @@ class OneDnn final : public processor::Library {
   std::unique_ptr<codegen::Step> make_step(const AnchorDesc& anchor, const codegen::CompileContext& context) const override {
     AnchorDesc wanted = anchor;
     wanted.packed = packed_;
-    return step_of(wanted, context, num_threads_, primitives_);
+    return make_vendor_step(wanted, context, num_threads_);
   }
   std::string token() const override { return std::string(packed_ ? "" : "\nplain weights") + (drops_nan_ ? "\nfast epilogues" : ""); }
 
  private:
   const bool native_bf16_, packed_, drops_nan_;
   const int num_threads_;
-  mutable Primitives primitives_;
 };
 
 }  // namespace
@@ -586,8 +545,13 @@ bool vendor_takes_post_op(const AnchorDesc& a, const PostOp& post) {
 }
 
 std::unique_ptr<codegen::Step> make_vendor_step(const AnchorDesc& a, const codegen::CompileContext& context, int num_threads) {
-  Primitives primitives;
-  return step_of(a, context, num_threads, primitives);
+  try {
+    if (a.op == kOp_grouped_matmul) return make_grouped(a, num_threads, context);
+    return is_contraction(a.op) ? make_contraction(a, context) : make_rnn(a, context);
+  } catch (const dnnl::error& e) {
+    throw kit::Error(e.status == dnnl_out_of_memory ? KRN_STATUS_exhausted : KRN_STATUS_unsupported,
+                     std::string("oneDNN cannot make this anchor: ") + e.what() + "; leave the node to eager");
+  }
 }
 
 std::unique_ptr<const processor::Library> make_onednn(const processor::Machine& machine, const krn_policy& policy, bool packed) {
