@@ -294,7 +294,9 @@ bool DecisionThread::decide(Task& task) {
     }
     if (task.learn) {
       const Status learned = in_background([&] { return learn_graphs(session_, task.sizes, queue_->stop); });
-      if (!queue_->stop) session_.ranges.learned(learned.message().what);
+      if (queue_->stop) return false;
+      session_.ranges.learned(learned.message().what);
+      if (learned.ok()) run_in_background([&] { rehearse(session_, task.sizes, queue_->stop); });
       return false;
     }
     if (!task.sizes.empty()) {

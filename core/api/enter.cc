@@ -335,21 +335,6 @@ class Graphs {
   std::map<Sizes, std::shared_ptr<const Prepared>> known_;
 };
 
-// Makes plans of sizes that nobody asked for, and lets them go: what a plugin and its libraries do once for a structure, or for sizes like
-// these, a call would wait for otherwise. Whether they can be made is of no account.
-void rehearse(Session::Impl& session, const SizedCapture& graphs, const std::atomic<bool>& stop) {
-  for (const Sizes& sizes : graphs.sizes_to_rehearse()) {
-    if (stop) return;
-    const std::lock_guard lock(session.compile_mutex);
-    const std::shared_ptr<const SizeRange> range = session.ranges.find(sizes);
-    if (!range) continue;
-    const auto patterns = patterns_for(session, sizes, range->piece.choice);
-    if (patterns.empty()) continue;
-    Result<Prepared> prepared = graphs.at(sizes, session.weights, session.runtime.tensors(), session.device, session.folded);
-    if (prepared.ok() && resized(session, *prepared, range->piece.choice, patterns).ok()) session.ranges.rehearsed(1);
-  }
-}
-
 }  // namespace
 
 Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop) {
@@ -379,16 +364,32 @@ Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic
       return {};
     }
     any = true;
-    const auto known = std::make_shared<const SizedCapture>(std::move(*learned));
-    {
-      const std::lock_guard lock(session.compile_mutex);
-      session.learned.push_back(known);
-    }
-    rehearse(session, *known, stop);
+    const std::lock_guard lock(session.compile_mutex);
+    session.learned.push_back(std::make_shared<const SizedCapture>(std::move(*learned)));
     return {};
   };
   KRN_TRY(learn(box, 0));
   return any ? Status() : why;
+}
+
+void rehearse(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop) {
+  std::vector<std::shared_ptr<const SizedCapture>> graphs;
+  {
+    const std::lock_guard lock(session.compile_mutex);
+    graphs = session.learned;
+  }
+  std::erase_if(graphs, [kind = kind_of(like)](const auto& each) { return each->kind() != kind; });
+  for (const auto& each : graphs)
+    for (const Sizes& sizes : each->sizes_to_rehearse()) {
+      if (stop) return;
+      const std::lock_guard lock(session.compile_mutex);
+      const std::shared_ptr<const SizeRange> range = session.ranges.find(sizes);
+      if (!range) continue;
+      const auto patterns = patterns_for(session, sizes, range->piece.choice);
+      if (patterns.empty()) continue;
+      Result<Prepared> prepared = each->at(sizes, session.weights, session.runtime.tensors(), session.device, session.folded);
+      if (prepared.ok() && resized(session, *prepared, range->piece.choice, patterns).ok()) session.ranges.rehearsed();
+    }
 }
 
 Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {

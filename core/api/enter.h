@@ -14,7 +14,7 @@
 
 namespace keirin {
 
-// All but learn_graphs under the session's compile_mutex.
+// All but learn_graphs and rehearse under the session's compile_mutex.
 
 // Has plans of the same choice for other sizes be made as this candidate's was, if it is one of a plan and its program allows that.
 void remember_pattern(Deciding& d, const Candidate& candidate);
@@ -27,6 +27,11 @@ std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& cho
 // says how. Not under compile_mutex, which nobody has to wait for: it takes a moment for each of those sizes. An error says why they are
 // captured as before.
 Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop);
+
+// Makes plans of sizes of this one's kind, whose graphs are known, and lets them go: what a plugin and its libraries do once for a
+// structure, or for sizes near these, a call would wait for otherwise. Whether one can be made does not matter. Takes compile_mutex for
+// one plan at a time.
+void rehearse(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop);
 
 // Makes a plan of the range's choice for calls like one with these inputs and publishes it: by enter_at_once, else eager runs once, to be
 // looked at, and code is generated for a structure that was not met. Eager answers such calls from then on where no plan can be made, also

@@ -410,9 +410,9 @@ bool SizeRanges::have_missed_enough(const Sizes& sizes) {
   return true;
 }
 
-void SizeRanges::rehearsed(size_t plans) {
+void SizeRanges::rehearsed() {
   const std::lock_guard lock(mutex_);
-  rehearsed_ += plans;
+  ++rehearsed_;
 }
 
 void SizeRanges::learned(const std::string& why_not) {

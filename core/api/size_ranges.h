@@ -105,8 +105,8 @@ class SizeRanges {
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
   // What the graph is at sizes of one more kind was learned (`why_not` empty), so that their plans take less than those before, or why not.
   void learned(const std::string& why_not);
-  // Plans made so of sizes that nobody asked for.
-  void rehearsed(size_t plans);
+  // A plan was made of a size that nobody asked for, and let go (enter.h).
+  void rehearsed();
   // What was there sufficed at these sizes, or does by now (`why_not` empty), or why it did not. From the first one on what making a plan
   // so takes is to be found out, unless that fails time and again.
   void tried_at_once(const Sizes& sizes, const std::string& why_not);

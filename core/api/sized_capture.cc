@@ -96,7 +96,8 @@ void cut(SizeBox box, std::span<Labelled> all, size_t most, std::vector<SizeBox>
   cut(std::move(high), all.subspan(at), most / 2, pieces);
 }
 
-// So many of the box's sizes of this kind, all if there are no more, its corners among them. None where hardly any were found.
+// Up to `many` of the box's sizes of this kind, its corners among them; all of them if there are not more. Empty if fewer than kLeastDrawn
+// were found although there are more than `many`.
 std::vector<Sizes> some_sizes(const SizeBox& box, const Sizes& kind, size_t many) {
   const std::vector<Variable> variables = variables_of(box, kind);
   std::set<Sizes> out;

@@ -27,7 +27,8 @@ class SizedCapture {
   static Result<SizedCapture> of(SizeBox box, const std::vector<Sizes>& sizes, const std::vector<const Prepared*>& prepared,
                                  size_t num_weights);
 
-  // More of them, small ones more often, as they are met: from one to the next what makes plans finds nothing new.
+  const Sizes& kind() const { return kind_; }
+  // Of what it holds, a hundred sizes or all if there are fewer; small ones more often, as they are met.
   std::vector<Sizes> sizes_to_rehearse() const;
   bool holds(const Sizes& sizes) const { return box_.holds(sizes) && kind_of(sizes) == kind_; }
   // As capture and passes would prepare it, but for Prepared::captured, which is empty, and the seconds that they took. At sizes that it

@@ -264,7 +264,7 @@ class Builder {
     }
   }
 
-  // After what is learned of the plan: sizes of one class differ in nothing that follows.
+  // Not in `parts_` as they are learned: those are of exact sizes.
   void widen_rows() {
     const std::vector<BufferInfo> planned = out_->buffers_;
     const auto give_room = [&](const TensorDesc& t) {

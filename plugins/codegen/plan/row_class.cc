@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kNoWeight = 0xffffffffu;
 constexpr int kClassBits = 5;  // of a number of rows, the leading one among them
 
-// As a matrix of all rows, one behind the other, to the end of a buffer of the plan's own.
+// It is a dense matrix, and all that is in a buffer of the plan's own.
 bool has_room(const TensorDesc& t, int64_t rows, int64_t columns, const std::vector<BufferInfo>& buffers) {
   int64_t dense = 1;
   for (size_t i = t.sizes.size(); i-- > 0; dense *= t.sizes[i])
@@ -23,7 +23,7 @@ bool has_room(const TensorDesc& t, int64_t rows, int64_t columns, const std::vec
          buffer.bytes == dense * dtype_bytes(t.dtype);
 }
 
-// Like a row's numbers in all of them.
+// The same numbers in each row. Of a tensor as long as the result in each axis, so of two axes at least.
 bool is_one_row(const TensorDesc& t) {
   return std::all_of(t.strides.begin(), t.strides.end() - 1, [](int64_t stride) { return stride == 0; });
 }

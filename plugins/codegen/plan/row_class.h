@@ -18,8 +18,8 @@ namespace keirin::codegen {
 // sixteenth more, half of that on the average. `rows` itself up to 32.
 int64_t row_class(int64_t rows);
 
-// The same linear over as many rows as its class has; `buffers`, as planned, says whose memory ends with its rows. None: it has so many,
-// its weights are no constants, or something of it has no room beyond its rows.
+// The same linear over as many rows as its class has; `buffers`, as planned, says which tensors can be given more rows. None if it has that
+// many already, if its weights are not constants, or if one of its tensors is not alone in a buffer of the plan's own.
 std::optional<AnchorDesc> of_row_class(const AnchorDesc& anchor, const std::vector<BufferInfo>& buffers);
 
 }  // namespace keirin::codegen
