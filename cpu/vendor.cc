@@ -8,11 +8,13 @@
 #include <link.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <set>
+#include <unordered_map>
 
 #include "abi/planted.h"
 #include "cpu/packed_weights.h"
@@ -32,6 +34,10 @@ using codegen::PostOp;
 using codegen::TensorDesc;
 using dnnl::memory;
 using Dims = memory::dims;
+
+// That are remembered. Of 1,024, as oneDNN has it, plans for a few hundred sizes drive out each other's, and what is driven out takes
+// longer to be let go, half a millisecond for the code of a product, than the next small one takes to be made.
+constexpr int kMostPrimitives = 8192;
 
 std::string find_obstacle() {
   std::set<std::string> found;
@@ -336,7 +342,17 @@ Made finish(const Description& d, Want want) {
   return out;
 }
 
-Made make_primitive(const AnchorDesc& a, const Contraction& c, Free free, Want want = Want::kPrimitive) {
+// One matrix after the other, and code of its own for the epilogue behind it.
+bool is_plain_product(std::string_view implementation) { return implementation.starts_with("gemm"); }
+
+// Rows that lie apart, as one token of each text does: how far, the sizes decide, and oneDNN generates the code of its epilogue for each
+// distance, a third of a millisecond, if it is told.
+bool has_rows_apart(const AnchorDesc& a, const Contraction& c) {
+  return c.kind == Kind::kProduct && !a.post_ops.empty() && c.source.rank() == 2 && c.source.strides[1] == 1 &&
+         c.source.strides[0] > c.source.sizes[1];
+}
+
+Made make_anew(const AnchorDesc& a, const Contraction& c, Free free, Want want) {
   const dnnl::engine& engine = vendor_engine();
   const auto type = type_of(a.operands[0]);
   const auto lies = [&](const View& v, memory::data_type of, bool is_free) {
@@ -350,8 +366,15 @@ Made make_primitive(const AnchorDesc& a, const Contraction& c, Free free, Want w
   const auto direct = dnnl::algorithm::convolution_direct;
   switch (c.kind) {
     case Kind::kProduct: {
-      dnnl::matmul::primitive_desc d(engine, source, weights, bias, result, attributes);
-      return finish<dnnl::matmul>(d, want);
+      const dnnl::matmul::primitive_desc d(engine, source, weights, bias, result, attributes);
+      if (!has_rows_apart(a, c) || !is_plain_product(d.impl_info_str())) return finish<dnnl::matmul>(d, want);
+      const memory::desc apart(c.source.sizes, type, Dims{DNNL_RUNTIME_DIM_VAL, 1});
+      const dnnl::matmul::primitive_desc of_any(engine, apart, weights, bias, result, attributes, true);
+      if (!of_any || std::string_view(of_any.impl_info_str()) != d.impl_info_str() || of_any.weights_desc() != d.weights_desc())
+        return finish<dnnl::matmul>(d, want);
+      Made made = finish<dnnl::matmul>(of_any, want);
+      made.source = source;
+      return made;
     }
     case Kind::kTransposed: {
       dnnl::deconvolution_forward::primitive_desc d(engine, dnnl::prop_kind::forward_inference,
@@ -376,6 +399,56 @@ Made make_primitive(const AnchorDesc& a, const Contraction& c, Free free, Want w
   while (std::string_view(d.impl_info_str()) == "jit:avx512_core_amx" && d.next_impl()) {
   }
   return finish<dnnl::convolution_forward>(d, want);
+}
+
+// All that make_anew reads.
+std::string key_of(const AnchorDesc& a, const Contraction& c, Free free) {
+  std::vector<int64_t> words{static_cast<int64_t>(c.kind), static_cast<int64_t>(free), a.op, a.operands[0].dtype, a.results[0].dtype};
+  const auto add_all = [&](const Dims& list) {
+    words.push_back(static_cast<int64_t>(list.size()));
+    words.insert(words.end(), list.begin(), list.end());
+  };
+  const auto add = [&](const View& view) {
+    words.push_back(view.tensor ? view.tensor->dtype : -1);
+    add_all(view.sizes), add_all(view.strides);
+  };
+  for (const View* view : {&c.source, &c.weights, &c.bias, &c.result}) add(*view);
+  for (const Dims* list : {&c.stride, &c.dilation, &c.pad_low, &c.pad_high}) add_all(*list);
+  for (size_t i = 0; i < a.post_ops.size(); ++i) {
+    const PostOp& post = a.post_ops[i];
+    words.insert(words.end(), {post.op, adds_in_place(a, post), std::bit_cast<int64_t>(post.alpha), std::bit_cast<int64_t>(post.beta)});
+    add(c.post_operands[i]);
+  }
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
+}
+
+// A model's layers are alike, and so are plans for sizes of one class: asking oneDNN takes 50 us each time, and twice that what it is
+// asked of and does not take.
+class Known {
+ public:
+  std::shared_ptr<const Made> find(const std::string& key, Want want) {
+    const std::lock_guard lock(mutex_);
+    const auto found = all_.find(key);
+    return found == all_.end() || (want == Want::kPrimitive && !found->second->primitive) ? nullptr : found->second;
+  }
+  void add(const std::string& key, std::shared_ptr<const Made> made) {
+    const std::lock_guard lock(mutex_);
+    if (all_.size() >= kMostPrimitives) all_.clear();
+    all_[key] = std::move(made);
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::unordered_map<std::string, std::shared_ptr<const Made>> all_;
+};
+
+Made make_primitive(const AnchorDesc& a, const Contraction& c, Free free, Want want = Want::kPrimitive) {
+  static Known* const known = new Known;  // threads may outlive what is static
+  const std::string key = key_of(a, c, free);
+  if (const auto found = known->find(key, want)) return *found;
+  const auto made = std::make_shared<const Made>(make_anew(a, c, free, want));
+  known->add(key, made);
+  return *made;
 }
 
 // "ref:any"; of a transposed convolution, which is a convolution's gradient, "conv:any+ref:any".
@@ -483,7 +556,10 @@ class OneDnn final : public processor::Library {
 }  // namespace
 
 const dnnl::engine& vendor_engine() {
-  static const auto* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  static const auto* engine = [] {
+    dnnl::set_primitive_cache_capacity(kMostPrimitives);
+    return new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return *engine;
 }
 

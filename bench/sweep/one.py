@@ -131,6 +131,9 @@ def graphs_of(known: set[Any], device: str) -> tuple[list[Counts], int, list[str
             if rows:
                 reasons += [f"{step['name']}: {step['note']}" for step in rows[-1]["steps"] if step.get("reason") == "opaque"]
                 reasons += [f"as a whole: {each}" for each in rows[-1]["reasons"] if "as a whole" in each]
+                # What of the plan of all was lost, or put back to eager.
+                of_all = [each.removeprefix(f"{device}/all") for each in rows[-1]["reasons"] if each.startswith(f"{device}/all")]
+                reasons += [f"in part{each}" for each in of_all if each.startswith((": ", " without "))]
                 reasons += [
                     f"{each['name']}: {each['reason']} {each['note']}"
                     for each in rows[-1]["candidates"]

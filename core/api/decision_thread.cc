@@ -188,7 +188,8 @@ void DecisionThread::decide_when_idle(const MetCall& call) {
 void DecisionThread::add(Task task) {
   const std::lock_guard lock(queue_->mutex);  // held for moments only
   if (queue_->stop) return;
-  task.due = Clock::now() + (task.when_idle ? kRestUntilIdle : 0s);
+  // Sizes that wait for their plans get them sooner once graphs of their kind are known.
+  if (!task.learn) task.due = Clock::now() + (task.when_idle ? kRestUntilIdle : 0s);
   queue_->tasks.push_back(std::move(task));
   if (!thread_.joinable()) {
     try {
@@ -504,6 +505,7 @@ bool DecisionThread::check_sizes(Task& task) {
   if (queue_->stop) return false;
   session_.ranges.set(std::move(box), divide(checked_), checked_);
   if (lasting_ && !again) keep_ranges(session_);
+  learn_checked_kinds(session_);
   {
     const std::lock_guard lock(met_mutex_);
     left_.clear();

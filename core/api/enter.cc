@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/api/deciding.h"
@@ -134,13 +135,14 @@ namespace {
 // Of this choice, those of sizes of this kind first, the nearest first of them: a plugin may fuse otherwise where sizes are small. Of other
 // kinds too where nobody sees what is a view and what is a copy.
 std::vector<std::shared_ptr<const SizePattern>> patterns_for(const Session::Impl& session, const Sizes& sizes, const std::string& choice) {
-  const Sizes kind = kind_of(sizes);
+  std::vector<std::pair<std::pair<bool, double>, std::shared_ptr<const SizePattern>>> found;
+  for (const auto& each : session.patterns) {
+    const auto near = how_near(each->sizes, sizes);
+    if (each->choice == choice && (!each->shows_views || !near.first)) found.emplace_back(near, each);
+  }
+  std::ranges::stable_sort(found, {}, [](const auto& each) { return each.first; });
   std::vector<std::shared_ptr<const SizePattern>> out;
-  for (const auto& each : session.patterns)
-    if (each->choice == choice && (!each->shows_views || kind_of(each->sizes) == kind)) out.push_back(each);
-  std::ranges::stable_sort(out, {}, [&](const auto& pattern) {
-    return std::pair(kind_of(pattern->sizes) != kind, distance(pattern->sizes, sizes));
-  });
+  for (auto& [near, pattern] : found) out.push_back(std::move(pattern));
   return out;
 }
 
@@ -319,9 +321,7 @@ class Graphs {
 
  private:
   Status add(const Sizes& at) {
-    const auto nearest = std::ranges::min_element(patterns_, {}, [&](const auto& pattern) {
-      return std::pair(kind_of(pattern->sizes) != kind_of(at), distance(pattern->sizes, at));
-    });
+    const auto nearest = std::ranges::min_element(patterns_, {}, [&](const auto& pattern) { return how_near(pattern->sizes, at); });
     KRN_TRY_LET(ExampleShapes shapes, example_shapes(session_.model->program, at));
     for (TensorSpec& spec : shapes.specs) spec.device = session_.device;
     KRN_TRY_LET(Prepared found, prepared_between(session_, shapes.specs, (*nearest)->seen));
@@ -387,9 +387,29 @@ void rehearse(Session::Impl& session, const Sizes& like, const std::atomic<bool>
       if (!range) continue;
       const auto patterns = patterns_for(session, sizes, range->piece.choice);
       if (patterns.empty()) continue;
+      const double start = now_s();
       Result<Prepared> prepared = each->at(sizes, session.weights, session.runtime.tensors(), session.device, session.folded);
-      if (prepared.ok() && resized(session, *prepared, range->piece.choice, patterns).ok()) session.ranges.rehearsed();
+      if (prepared.ok() && resized(session, *prepared, range->piece.choice, patterns).ok())
+        session.ranges.rehearsed((now_s() - start) * 1e3);
     }
+}
+
+void learn_checked_kinds(Session::Impl& session) {
+  const std::lock_guard lock(session.compile_mutex);
+  std::vector<Sizes> found;
+  for (const CheckedSizes& check : session.ranges.kept().checks) {
+    const std::shared_ptr<const SizeRange> range = session.ranges.find(check.sizes);
+    const auto is_like = [&](const auto& pattern) { return !how_near(pattern->sizes, check.sizes).first; };
+    if (range && std::ranges::any_of(patterns_for(session, check.sizes, range->piece.choice), is_like)) found.push_back(check.sizes);
+  }
+  // The kind that holds the most sizes first.
+  std::ranges::stable_sort(found, std::greater(), [](const Sizes& sizes) {
+    std::set<int64_t> free;  // that are not 1, each once
+    for (const int64_t each : sizes)
+      if (each != 1) free.insert(each);
+    return free.size();
+  });
+  for (const Sizes& sizes : found) want_graphs(session, sizes);
 }
 
 Status enter(Session::Impl& session, const std::shared_ptr<const SizeRange>& range, const std::vector<TensorRef>& inputs) {

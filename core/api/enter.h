@@ -14,7 +14,7 @@
 
 namespace keirin {
 
-// All but learn_graphs and rehearse under the session's compile_mutex.
+// All but learn_graphs, learn_checked_kinds and rehearse under the session's compile_mutex.
 
 // Has plans of the same choice for other sizes be made as this candidate's was, if it is one of a plan and its program allows that.
 void remember_pattern(Deciding& d, const Candidate& candidate);
@@ -27,6 +27,10 @@ std::optional<Candidate> made_of_other_sizes(Deciding& d, const std::string& cho
 // says how. Not under compile_mutex, which nobody has to wait for: it takes a moment for each of those sizes. An error says why they are
 // captured as before.
 Status learn_graphs(Session::Impl& session, const Sizes& like, const std::atomic<bool>& stop);
+
+// Has graphs of the kinds of the checked sizes be learned that plans answer: the first calls between them wait for what is known by then.
+// Takes compile_mutex.
+void learn_checked_kinds(Session::Impl& session);
 
 // Makes plans of sizes of this one's kind, whose graphs are known, and lets them go: what a plugin and its libraries do once for a
 // structure, or for sizes near these, a call would wait for otherwise. Whether one can be made does not matter. Takes compile_mutex for

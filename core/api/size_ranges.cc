@@ -122,6 +122,15 @@ double distance(const Sizes& a, const Sizes& b) {
   return sum;
 }
 
+std::pair<bool, double> how_near(const Sizes& a, const Sizes& b) {
+  bool other_kind = a.size() != b.size();  // as kind_of says, which makes a list: calls wait for this
+  for (size_t k = 0; k < a.size() && k < b.size(); ++k) {
+    other_kind |= (a[k] == 1) != (b[k] == 1);
+    for (size_t j = 0; j < k; ++j) other_kind |= (a[j] == a[k]) != (b[j] == b[k]);
+  }
+  return {other_kind, distance(a, b)};
+}
+
 bool SizeBox::holds(const Sizes& sizes) const {
   if (sizes.size() != least.size()) return false;
   for (size_t k = 0; k < sizes.size(); ++k)
@@ -391,10 +400,11 @@ void SizeRanges::count_left(const std::string& why) {
 
 // What those lacked that are nearest to it, of the sizes that were tried: of its kind, where some were.
 std::string SizeRanges::lacks(const Sizes& sizes) const {
-  const Sizes kind = kind_of(sizes);
-  const auto nearest = std::ranges::min_element(
-      tried_, {}, [&](const auto& each) { return std::pair(kind_of(each.first) != kind, distance(each.first, sizes)); });
-  return nearest == tried_.end() ? "" : nearest->second;
+  const std::pair<Sizes, std::string>* nearest = nullptr;
+  std::pair<bool, double> least;
+  for (const auto& each : tried_)
+    if (const auto near = how_near(each.first, sizes); !nearest || near < least) nearest = &each, least = near;
+  return nearest ? nearest->second : "";
 }
 
 bool SizeRanges::have_missed_enough(const Sizes& sizes) {
@@ -410,9 +420,10 @@ bool SizeRanges::have_missed_enough(const Sizes& sizes) {
   return true;
 }
 
-void SizeRanges::rehearsed() {
+void SizeRanges::rehearsed(double milliseconds) {
   const std::lock_guard lock(mutex_);
   ++rehearsed_;
+  of_what_is_there_.add(milliseconds);
 }
 
 void SizeRanges::learned(const std::string& why_not) {

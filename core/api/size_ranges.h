@@ -36,6 +36,9 @@ Sizes kind_of(const Sizes& sizes);
 // How far two are from each other: by how many times each of them is larger or smaller. Of equal length.
 double distance(const Sizes& a, const Sizes& b);
 
+// What makes one of several sizes the nearest: of the same kind first (false), then by their distance.
+std::pair<bool, double> how_near(const Sizes& a, const Sizes& b);
+
 // Whose free sizes lie so.
 struct SizeBox {
   Sizes least, most;  // inclusive
@@ -105,8 +108,8 @@ class SizeRanges {
   void entered(uint32_t kernels_generated, const std::vector<std::pair<std::string, double>>& stages, bool at_once = false);
   // What the graph is at sizes of one more kind was learned (`why_not` empty), so that their plans take less than those before, or why not.
   void learned(const std::string& why_not);
-  // A plan was made of a size that nobody asked for, and let go (enter.h).
-  void rehearsed();
+  // A plan was made of a size that nobody asked for, of what was there, and let go (enter.h); how long that took.
+  void rehearsed(double milliseconds);
   // What was there sufficed at these sizes, or does by now (`why_not` empty), or why it did not. From the first one on what making a plan
   // so takes is to be found out, unless that fails time and again.
   void tried_at_once(const Sizes& sizes, const std::string& why_not);

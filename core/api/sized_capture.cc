@@ -15,8 +15,8 @@
 namespace keirin {
 namespace {
 
-constexpr size_t kMostLearned = 24;    // sizes; two decide what a number follows, the others have to agree
-constexpr size_t kMostRehearsed = 96;  // a second or less of a thread's time
+constexpr size_t kMostLearned = 24;     // sizes; two decide what a number follows, the others have to agree
+constexpr size_t kMostRehearsed = 256;  // half a second of a thread's time or so
 constexpr size_t kLeastDrawn = 8;      // of more than these
 constexpr size_t kMostBoxes = 8;       // parts of a box, each with a structure of its own
 constexpr int kTries = 16;             // draws for each

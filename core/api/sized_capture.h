@@ -28,7 +28,7 @@ class SizedCapture {
                                  size_t num_weights);
 
   const Sizes& kind() const { return kind_; }
-  // Of what it holds, a hundred sizes or all if there are fewer; small ones more often, as they are met.
+  // Of what it holds, some hundred sizes or all if there are fewer; small ones more often, as they are met.
   std::vector<Sizes> sizes_to_rehearse() const;
   bool holds(const Sizes& sizes) const { return box_.holds(sizes) && kind_of(sizes) == kind_; }
   // As capture and passes would prepare it, but for Prepared::captured, which is empty, and the seconds that they took. At sizes that it
