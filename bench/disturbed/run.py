@@ -80,8 +80,9 @@ def judged(before: list[dict], after: list[dict], row: dict, allowed: float) -> 
     return "published" if min(quiet) / (1 + allowed) <= row["speedup"] <= max(quiet) * (1 + allowed) else "wrong"
 
 
-def row_of(model: str, load: str, alone: list[dict], rows: list[dict], allowed: float) -> dict:
-    verdicts = [judged(alone[: turn + 1], alone[turn + 1 :], row, allowed) for turn, row in enumerate(rows)]
+def row_of(model: str, load: str, alone: list[dict], rows: list[dict], before: list[int], allowed: float) -> dict:
+    """`before`: of each row, how many runs alone came before it."""
+    verdicts = [judged(alone[:count], alone[count:], row, allowed) for count, row in zip(before, rows)]
     return {"model": model, "load": load, "alone": [figure(row) for row in alone], "figures": [figure(row) for row in rows],
             "verdicts": verdicts, "reasons": sorted({row["disturbed"] for row in rows if row["disturbed"]})}
 
@@ -128,14 +129,19 @@ def main() -> int:
         bench(options, models, cache)  # decided once, what follows times what was compiled then
         alone = [bench(options, models, cache)]
         runs = {(model, load): [] for load in options.loads.split(",") for model in models}
+        before: list[int] = []
         for _ in range(options.runs):
+            before.append(len(alone))
+            published = False
             for load in options.loads.split(","):
                 with Load(load, options.processes):
                     run = bench(options, models, cache)
                 for model in models:
                     runs[model, load].append(run[model])
-            alone.append(bench(options, models, cache))
-            result["rows"] = [row_of(model, load, [run[model] for run in alone], rows, options.allowed)
+                    published |= not run[model]["disturbed"]
+            if published:  # else there is nothing to compare
+                alone.append(bench(options, models, cache))
+            result["rows"] = [row_of(model, load, [run[model] for run in alone], rows, before, options.allowed)
                               for (model, load), rows in runs.items()]
             result["machine"] = options.machine
             if options.json:  # after every turn: a run that is cut short loses nothing

@@ -122,6 +122,8 @@ TEST(Ranges, TwoHundredSizesOfEachModelAreAnsweredAsByEager) {
     ASSERT_EQ(known.ranges.size(), 1u) << explain_text(session->reports().back());
     ASSERT_EQ(known.ranges[0].choice, "cpu/all") << explain_text(session->reports().back());
     EXPECT_GE(known.checked.size(), 5u);
+    EXPECT_GE(known.learned, 1u) << "before a size between is met: its first call finds the graphs of its kind";
+    EXPECT_GE(known.rehearsed, 20u) << explain_text(session->reports().back());
     const std::vector<Sizes> all = draw_within(known, 200, 7);
     for (const Sizes& sizes : all) ASSERT_TRUE(session->call(inputs_of(*session, sizes)).ok());
     ASSERT_TRUE(session->settle(kLong));

@@ -399,6 +399,18 @@ TEST(Anchors, RowsOfALinearInAnyOrder) {
   }
 }
 
+// One row of each text, of texts of several lengths: the same code, told the distance with each run.
+TEST(Anchors, RowsThatLieApartAtAnyDistance) {
+  for (const int64_t length : {3, 7, 7, 20})
+    for (const bool constant : {false, true}) {
+      Bench b;
+      AnchorDesc a = linear(b, {4, 48}, 40, true, constant);
+      a.operands[0] = b.tensor({4, 48}, {length * 48, 1});
+      a.post_ops = {{kOp_tanh, {}}};
+      check(b, a, "rows " + std::to_string(length) + " apart", [&](const Dims& i) { return linear_at(b, a, i); });
+    }
+}
+
 TEST(Anchors, AddendInTheResultsOwnMemory) {
   Bench b;
   AnchorDesc a = linear(b, {4, 32}, 16, true, true);
