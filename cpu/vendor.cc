@@ -5,6 +5,7 @@
 // description. Trying an anchor and compiling it run the same code, so what is claimed is what compiles.
 #include "cpu/vendor.h"
 
+#include <dlfcn.h>
 #include <link.h>
 
 #include <algorithm>
@@ -401,9 +402,16 @@ Made make_anew(const AnchorDesc& a, const Contraction& c, Free free, Want want) 
   return finish<dnnl::convolution_forward>(d, want);
 }
 
+// That a primitive made by this thread shares its work among: oneDNN asks the OpenMP that it is linked with.
+int num_threads_of_openmp() {
+  static const auto ask = reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  return ask ? ask() : 0;
+}
+
 // All that make_anew reads.
 std::string key_of(const AnchorDesc& a, const Contraction& c, Free free) {
-  std::vector<int64_t> words{static_cast<int64_t>(c.kind), static_cast<int64_t>(free), a.op, a.operands[0].dtype, a.results[0].dtype};
+  std::vector<int64_t> words{num_threads_of_openmp(), static_cast<int64_t>(c.kind), static_cast<int64_t>(free), a.op,
+                             a.operands[0].dtype, a.results[0].dtype};
   const auto add_all = [&](const Dims& list) {
     words.push_back(static_cast<int64_t>(list.size()));
     words.insert(words.end(), list.begin(), list.end());
@@ -422,8 +430,8 @@ std::string key_of(const AnchorDesc& a, const Contraction& c, Free free) {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t)};
 }
 
-// A model's layers are alike, and so are plans for sizes of one class: asking oneDNN takes 50 us each time, and twice that what it is
-// asked of and does not take.
+// What oneDNN answered. A model's layers are alike, and so are plans for sizes of one class, and it is asked of each product several times
+// in a plan, 10 to 50 us each.
 class Known {
  public:
   std::shared_ptr<const Made> find(const std::string& key, Want want) {

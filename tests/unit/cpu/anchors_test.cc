@@ -2,6 +2,7 @@
 //
 // oneDNN anchors against plain loops in double: strides, broadcasts, groups, dilation, transposed and channels_last forms, every
 // epilogue, packed and plain weights, groups of rows, LSTM and GRU. Operands sit in buffers of random floats.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -409,6 +410,25 @@ TEST(Anchors, RowsThatLieApartAtAnyDistance) {
       a.post_ops = {{kOp_tanh, {}}};
       check(b, a, "rows " + std::to_string(length) + " apart", [&](const Dims& i) { return linear_at(b, a, i); });
     }
+}
+
+// What oneDNN makes is for so many threads, each with memory of its own in the workspace.
+TEST(Anchors, ThreadsThatAreSetLaterAreFollowed) {
+  const auto set_threads = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  const auto max_threads = reinterpret_cast<int (*)()>(::dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
+  ASSERT_TRUE(set_threads && max_threads);
+  const int before = max_threads();
+  Bench b;
+  const AnchorDesc a = linear(b, {512, 768}, 768, false, false);
+  std::vector<int64_t> bytes;
+  for (const int threads : {1, 4, 1, 4}) {
+    set_threads(threads);
+    bytes.push_back(make_vendor_step(a, {}, threads)->workspace_bytes());
+  }
+  set_threads(before);
+  EXPECT_GT(bytes[1], bytes[0]);
+  EXPECT_EQ(bytes[2], bytes[0]);
+  EXPECT_EQ(bytes[3], bytes[1]);
 }
 
 TEST(Anchors, AddendInTheResultsOwnMemory) {
