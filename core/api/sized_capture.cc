@@ -17,9 +17,9 @@ namespace {
 
 constexpr size_t kMostLearned = 24;     // sizes; two decide what a number follows, the others have to agree
 constexpr size_t kMostRehearsed = 256;  // half a second of a thread's time or so
-constexpr size_t kLeastDrawn = 8;      // of more than these
-constexpr size_t kMostBoxes = 8;       // parts of a box, each with a structure of its own
-constexpr int kTries = 16;             // draws for each
+constexpr size_t kLeastDrawn = 8;       // of more than these
+constexpr size_t kMostBoxes = 8;        // parts of a box, each with a structure of its own
+constexpr int kTries = 16;              // draws for each
 constexpr uint32_t kSeed = 7;
 
 // The free sizes of a kind that vary by themselves, as sizes of the box allow: the others are 1 or equal to one of these.
